@@ -75,6 +75,14 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer(200, respond(self.server.policy, self.path, body))
 
 
+def likely(policy, ids, tokens):
+    """The two most likely tokens at each place of a response, as vLLM's server names them."""
+    logits = policy.model(torch.tensor([[*ids, *tokens]])).logits[0, len(ids) - 1 : -1]
+    best = logits.log_softmax(-1).topk(2)
+    pairs = zip(best.indices.tolist(), best.values.tolist())
+    return [{f"token_id:{token}": value for token, value in zip(*pair)} for pair in pairs]
+
+
 @torch.no_grad()
 def respond(policy, path, body):
     """The answer to a request for one response."""
@@ -99,7 +107,10 @@ def respond(policy, path, body):
         "text": text,
         "message": {"role": "assistant", "content": text},
         "token_ids": tokens,
-        "logprobs": {"token_logprobs": drawn.logprobs[0, :size].tolist()},
+        "logprobs": {
+            "token_logprobs": drawn.logprobs[0, :size].tolist(),
+            "top_logprobs": likely(policy, ids, tokens) if body.get("logprobs") else None,
+        },
     }
     return {
         "choices": [choice],

@@ -12,7 +12,7 @@ import torch
 
 from workbench.grpo import grpo_step
 from workbench.objectives import Objective
-from workbench.policies import Sampling
+from workbench.policies import END, GO_ON, STOP, Plan, Sampling
 from workbench.problems import arithmetic
 from workbench.rollouts import Ragged, Rollouts
 
@@ -196,6 +196,49 @@ class Contract:
         assert stopped.any()
         assert not rollouts.truncated[stopped].any()
         assert all(text.index("=") == len(text) - 1 for text in rollouts.text[stopped])
+
+    def test_a_course_stops_and_ends_responses_while_they_grow(self, policy, monkeypatch):
+        monkeypatch.setattr(policy, "chunk", 4)
+        whole = policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0)
+        stopped, ended = np.flatnonzero(whole.lengths > 4)[:2]
+        margins = {}
+
+        def stop(growing):
+            for row, margin in zip(growing.rows.tolist(), growing.margin()):
+                margins[row, growing.step - 1] = margin
+            said = np.full(len(growing.rows), GO_ON)
+            said[(growing.rows == stopped) & (growing.step == 3)] = STOP
+            said[(growing.rows == ended) & (growing.step == 3)] = END
+            return said
+
+        part = policy.generate(PROMPTS, [1] * 6, GREEDY, 0, Plan(stop=stop))
+        assert np.flatnonzero(part["stopped"]).tolist() == [stopped]
+        is_cut = np.isin(np.arange(6), [stopped, ended])
+        assert not part.truncated[is_cut].any()
+        assert (part.truncated == whole.truncated)[~is_cut].all()
+        # An engine had sampled the fourth token already.
+        assert part["lost"].tolist() == (is_cut * (policy.engine is not None)).tolist()
+        for row in range(6):
+            expected = whole.response[row][: 3 if is_cut[row] else None].tolist()
+            assert part.response[row].tolist() == expected
+            # The course is asked once about every token but the one that ends a response.
+            asked = sorted(place for of, place in margins if of == row)
+            assert asked == list(range(len(expected) - (not is_cut[row])))
+            for place in asked:
+                likely = np.exp(part.old_logprobs[row][place])
+                assert 2 * likely - 1 - 1e-3 < margins[row, place] < likely + 1e-3
+
+    def test_a_stop_string_is_found_where_a_course_looks(self, policy, monkeypatch):
+        monkeypatch.setattr(policy, "chunk", 1)  # so that it is spread over two of them
+        whole = policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0)
+        [text] = policy.decode([whole.response[0][1:3].tolist()])
+        sampling = replace(GREEDY, stop=(text,))
+        expected = policy.generate(PROMPTS, [1] * 6, sampling, 0)
+        assert expected.lengths[0] <= 3
+        watched = Plan(stop=lambda growing: np.full(len(growing.rows), GO_ON))
+        found = policy.generate(PROMPTS, [1] * 6, sampling, 0, watched)
+        assert responses(found) == responses(expected)
+        assert found.truncated.tolist() == expected.truncated.tolist()
 
     def test_top_k_and_top_p_keep_the_head(self, policy):
         narrow = policy.generate(PROMPTS, [2] * 6, replace(SAMPLING, top_k=1), seed=9)

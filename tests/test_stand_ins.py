@@ -22,7 +22,7 @@ from contract import LORA, PROMPTS, SAMPLING, shaken
 import workbench as wb
 from workbench.grpo import grpo_step
 from workbench.labs import shipped
-from workbench.policies import Sampling, checks
+from workbench.policies import END, GO_ON, Plan, Sampling, checks
 from workbench.problems import arithmetic
 
 MODEL = shipped("models/tiny")
@@ -81,21 +81,39 @@ class RecordedLLM:
         if lora_request is not None:
             self.adapters.append(adapter_of(lora_request))
         texts = [self.policy.tokenizer.decode(each["prompt_token_ids"]) for each in inputs]
-        sampling = Sampling(temperature=params[0].temperature, max_new_tokens=params[0].max_tokens)
         seeds = [each.seed for each in params]
-        drawn = self.policy.generate(texts, [1] * len(texts), sampling, seeds)
-        return [self.output(drawn, row) for row in range(len(drawn))]
+        rooms = [each.max_tokens for each in params]
+        margins = [[] for _ in texts]
 
-    def output(self, drawn, row):
+        def watch(growing):
+            if params[0].logprobs:
+                for row, margin in zip(growing.rows, growing.margin()):
+                    margins[row].append(margin)
+            full = growing.step >= np.take(rooms, growing.rows)
+            return np.where(full, END, GO_ON)
+
+        sampling = Sampling(temperature=params[0].temperature, max_new_tokens=max(rooms))
+        drawn = self.policy.generate(texts, [1] * len(texts), sampling, seeds, Plan(stop=watch))
+        ends = [drawn.response[row][-1] in self.policy.end_ids for row in range(len(drawn))]
+        drawn = drawn.assign(truncated=~np.array(ends, dtype=bool))
+        return [
+            self.output(drawn, row, margins[row] if params[0].logprobs else None)
+            for row in range(len(drawn))
+        ]
+
+    def output(self, drawn, row, margins=None):
         tokens = drawn.response[row].tolist()
-        # Two numbers a token: that of the one drawn, and then that of the most likely one.
+        # Two numbers a token: that of the one drawn, and then that of the most likely one; and a
+        # third where the two most likely are asked for.
+        numbers = [[float(chance) + self.noise, 0.0] for chance in drawn.old_logprobs[row]]
+        if margins is not None:
+            # The course is not asked about a token that ends a response.
+            margins = [*margins, 0.0][: len(numbers)]
+            pairs = [[np.log((1 + gap) / 2), np.log((1 - gap) / 2)] for gap in margins]
+            numbers = [[own, *pair] for (own, _), pair in zip(numbers, pairs)]
+        starts = np.cumsum([0, *map(len, numbers)])[:-1].tolist()
         chances = SimpleNamespace(
-            logprobs=[
-                number
-                for chance in drawn.old_logprobs[row]
-                for number in (float(chance) + self.noise, 0.0)
-            ],
-            start_indices=[2 * place for place in range(len(tokens))],
+            logprobs=[n for each in numbers for n in each], start_indices=starts
         )
         reason = "length" if drawn.truncated[row] else "stop"
         answer = SimpleNamespace(token_ids=tokens, logprobs=chances, finish_reason=reason)
@@ -333,6 +351,72 @@ def test_the_gap_of_a_sampler_and_the_share_above_the_cap_are_recorded(vllm, tmp
     rows, _, _ = run_by_vllm(tmp_path, method, rounds=1, noise=-1.0)
     assert rows[0]["sampler_gap"] == pytest.approx(1.0, abs=1e-3)
     assert rows[0]["sampler_above"] == 1.0
+
+
+def watched(read):
+    """A plan whose course reads one of the signals and stops nothing."""
+
+    def stop(growing):
+        read(growing)
+        return np.zeros(len(growing.rows))
+
+    return Plan(stop=stop)
+
+
+def test_an_engine_that_a_course_interrupts_sleeps_once(vllm):
+    policy = tiny_policy(vllm={"sleeps": True})
+    policy.chunk = 5
+    [llm] = vllm
+    drawn = policy.generate(PROMPTS, [1] * 6, SAMPLING, 0, watched(lambda growing: None))
+    chunks = -(-drawn.lengths.max() // 5)
+    assert llm.events == ["reload_weights", "reset", *["generate"] * chunks, "sleep 1"]
+    # One chunk for all is the call without a course.
+    policy.chunk = SAMPLING.max_new_tokens
+    once = policy.generate(PROMPTS, [1] * 6, SAMPLING, 0, watched(lambda growing: None))
+    plain = policy.generate(PROMPTS, [1] * 6, SAMPLING, 0)
+    assert once.text.tolist() == plain.text.tolist()
+
+
+@pytest.mark.parametrize(
+    "read, sampling, reason",
+    [
+        ("states", SAMPLING, "course: it reads hidden states, and an engine gives none"),
+        (
+            "margin",
+            replace(SAMPLING, temperature=0.7),
+            "course: it reads the margins .* temperature 1",
+        ),
+        ("margin", replace(SAMPLING, top_p=0.7), "course: it reads the margins .* without top_p"),
+    ],
+)
+def test_what_an_engine_does_not_tell_a_course_is_one_error(vllm, read, sampling, reason):
+    policy = tiny_policy(vllm={})
+    with pytest.raises(ValueError, match=reason):
+        policy.generate(PROMPTS, [1] * 6, sampling, 0, watched(lambda each: getattr(each, read)()))
+
+
+@pytest.mark.slow
+def test_responses_by_vllm_are_stopped_and_their_lost_tokens_are_paid_for(
+    vllm, tmp_path, monkeypatch
+):
+    """DUET with an early deadline, and the same run again after an interruption."""
+    monkeypatch.setattr("workbench.policies.transformers.TransformersPolicy.chunk", 5)
+    method = wb.methods.duet(4, limit=20, low=2)
+    early = replace(method.course, start=0, every=2, shares=(0.05, 0.1), grace=4, gap=1)
+    method = method.but(course=early)
+    rows, record, _ = run_by_vllm(tmp_path / "whole", method, rounds=3, checkpoint_every=1)
+    run_by_vllm(tmp_path / "parts", method, rounds=1, checkpoint_every=1)
+    go(wb.Run.resume(tmp_path / "parts"), 3)
+    same_record(record, wb.load(tmp_path / "parts"))
+    rollouts = record.rollouts()
+    assert (rollouts["status"] == "stopped").any()
+    for row in rows:
+        of_round = rollouts[rollouts["round"] == row["round"]]
+        lost = of_round["lost"].sum()
+        stopped = of_round.loc[of_round["status"] == "stopped", "length"].sum()
+        assert row["tokens_stopped"] == stopped + lost
+        assert row["tokens_sampled"] > of_round["length"].sum() + lost
+    assert rollouts["lost"].sum() > 0
 
 
 # Unsloth

@@ -6,10 +6,12 @@ course starts it from a part of an old response, or stops it while it grows; see
 belongs to the response and is trained on. What is sampled, what is only read and what was stopped
 is recorded, see `records.round_stats`.
 
-In the table of rollouts a course adds three columns: `prefix`, the tokens of the masked prefix;
-`kept`, the tokens of a prefix that belongs to the response; and `read`, the tokens that the model
-has read for the rollout beyond its prompt. What several rollouts of a request share is counted for
-the first of them. A stopped rollout has the status "stopped".
+In the table of rollouts a course adds four columns: `prefix`, the tokens of the masked prefix;
+`kept`, the tokens of a prefix that belongs to the response; `read`, the tokens that the model has
+read for the rollout beyond its prompt; and `lost`, the tokens that an engine had sampled beyond the
+place where a response was stopped or ended, since it returns some tokens at once. What several
+rollouts of a request share is counted for the first of them. A stopped rollout has the status
+"stopped".
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ from workbench.verifiers.base import check_verifier
 LARGEST_LEARNING_RATE = 1000.0
 LearningRate = Annotated[float, partial(number, above=0, high=LARGEST_LEARNING_RATE)]
 OptimizerBits = Annotated[int, choice(*OPTIMIZER_BITS)]
-# What only this package's own sampling loop can give: engines return whole responses.
-OF_OWN_LOOP = frozenset({"stopping", "growing_states"})
+# What only this package's own sampling loop can give: an engine keeps hidden states to itself.
+OF_OWN_LOOP = frozenset({"growing_states"})
 # What only the weights of a model can give, which a server keeps to itself.
 OF_WEIGHTS = OF_COURSES | {
     "prompt_states",
@@ -87,8 +87,8 @@ class Lab:
     stress : Stress
         Conditions that make training harder, see `stressed`.
     lacks : frozenset of str
-        What its policy cannot give a method, names from `slots.NEEDS`, such as an engine that
-        returns whole responses and cannot stop them.
+        What its policy cannot give a method, names from `slots.NEEDS`, such as the hidden states of
+        responses that an engine samples.
     config : dict, optional
         How to make this lab again, for the manifest of a run, see `described`; None where only your
         own code can. It is no argument, so a lab that `dataclasses.replace` has made has none.

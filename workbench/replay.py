@@ -583,7 +583,7 @@ def without_marks(rollouts: Rollouts) -> Rollouts:
 
     Parts of the reward stay, and what a course says of where a rollout started.
     """
-    kept = ("reward_", "prefix", "kept", "read")
+    kept = ("reward_", "prefix", "kept", "read", "lost")
     return rollouts.drop([name for name in rollouts.columns if not name.startswith(kept)])
 
 

@@ -75,10 +75,12 @@ class Growing:
         texts(last) returns the same tokens as n texts.
     margin : function
         margin() returns the gap between the two largest probabilities of the distribution that the
-        newest token was drawn from, before temperature, (n,) float64.
+        newest token was drawn from, before temperature, (n,) float64. An engine tells it at
+        temperature 1 only, and without top_p and top_k.
     states : function
         states() returns the final hidden states that the newest tokens were drawn from, (n, H)
-        float32. They are there from the second token on, for a plan that asks for them.
+        float32. They are there from the second token on, for a plan that asks for them, and no
+        engine gives them.
     """
 
     rows: np.ndarray
@@ -177,7 +179,8 @@ class Policy(Protocol):
         seed : int, or one for each prompt
         plan : Plan, optional
             Where the rollouts start and which of them stop. The prompts of the table then end with
-            the prefixes, texts begin with them, and its column `stopped` says which were stopped.
+            the prefixes, texts begin with them, and its columns `stopped` and `lost` say which were
+            stopped, and how many tokens were sampled in vain.
 
         Notes
         -----

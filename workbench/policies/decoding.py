@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 from workbench.policies import END, GO_ON, STOP, Growing, Plan, Sampling
+from workbench.policies.packing import whole_rows
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, place_within
 from workbench.utils.seeding import derive, generator
@@ -24,6 +25,11 @@ from workbench.utils.validation import counts as whole_counts
 BLOCK = 1024  # tokens of the vocabulary whose probabilities are summed one by one
 STOP_TOKENS = 32  # newest tokens that are searched for a stop string
 WORTH_COPYING = 0.85  # a cache is copied when fewer of its rows than this are still going
+
+# A signal of some of the responses that go on, by their places among these; and the two signals
+# that a course may read, margins and hidden states.
+OfPlaces = Callable[[np.ndarray], np.ndarray]
+Signals = tuple[OfPlaces, OfPlaces]
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,8 @@ class Drawn:
     truncated : (R,) bool
     stopped : (R,) bool
         Whether a course stopped it.
+    lost : (R,) int64
+        Tokens that an engine had sampled beyond the place where the response was ended or stopped.
     """
 
     tokens: np.ndarray
@@ -111,6 +119,7 @@ class Drawn:
     lengths: np.ndarray
     truncated: np.ndarray
     stopped: np.ndarray
+    lost: np.ndarray
 
     @classmethod
     def empty(cls, rows: int, width: int) -> Drawn:
@@ -123,20 +132,7 @@ class Drawn:
             # A row counts as truncated until `sample` has seen its end.
             np.ones(rows, dtype=bool),
             np.zeros(rows, dtype=bool),
-        )
-
-    @classmethod
-    def told(cls, tokens: list[Any], logprobs: list[Any], truncated: list[bool]) -> Drawn:
-        """What an engine tells of R responses: everything but entropies, which are NaN."""
-        table = Ragged.of(tokens, np.int32)
-        padded = Ragged.of(logprobs, np.float32).padded()
-        return cls(
-            tokens=table.padded(),
-            logprobs=padded,
-            entropies=np.full_like(padded, np.nan),
-            lengths=table.lengths,
-            truncated=np.array(truncated, dtype=bool),
-            stopped=np.zeros(len(tokens), dtype=bool),
+            np.zeros(rows, dtype=np.int64),
         )
 
     @classmethod
@@ -148,6 +144,55 @@ class Drawn:
     def take(self, rows: np.ndarray) -> Drawn:
         """The given rows, in that order."""
         return Drawn(*(column[rows] for column in vars(self).values()))
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an engine tells of R responses.
+
+    Attributes
+    ----------
+    tokens : Ragged of int32
+    logprobs : Ragged of float32
+    truncated : (R,) bool
+        Whether a response ended only because it had no room for more.
+    margins : Ragged of float32, optional
+        The gap between the two largest probabilities at each token, where it was asked for.
+    """
+
+    tokens: Ragged
+    logprobs: Ragged
+    truncated: np.ndarray
+    margins: Ragged | None = None
+
+    def drawn(self) -> Drawn:
+        """The same as a table of what was drawn; entropies are not told."""
+        drawn = Drawn.empty(*self.tokens.mask().shape)
+        drawn.tokens[:] = self.tokens.padded()
+        drawn.logprobs[:] = self.logprobs.padded()
+        drawn.entropies[:] = np.nan
+        drawn.lengths[:] = self.tokens.lengths
+        drawn.truncated[:] = self.truncated
+        return drawn
+
+    def signals(self, rows: np.ndarray, place: int) -> Signals:
+        """What `Request.ends` asks of the tokens at one place of the responses `rows`, (n,)."""
+
+        def margins(of: np.ndarray) -> np.ndarray:
+            if self.margins is None:
+                raise ValueError(
+                    "course: it reads the margins of the model's own distribution, which an engine "
+                    "tells at temperature 1 without top_p and top_k"
+                )
+            return self.margins.padded()[rows[of], place].astype(np.float64)
+
+        def states(of: np.ndarray) -> np.ndarray:
+            raise ValueError(
+                "course: it reads hidden states, and an engine gives none; take "
+                "engine='transformers'"
+            )
+
+        return margins, states
 
 
 @dataclass(frozen=True)
@@ -188,9 +233,8 @@ class Request:
         drawn: Drawn,
         going: np.ndarray,
         step: int,
-        logits: torch.Tensor,
-        states: torch.Tensor | None,
-        sources: torch.Tensor,
+        margins: OfPlaces,
+        states: OfPlaces,
     ) -> np.ndarray:
         """Which of the responses `going` (n,) end with the token of this step, (n,) bool.
 
@@ -200,12 +244,8 @@ class Request:
             Where it is marked what becomes of them.
         going : (n,)
         step : int
-        logits : (R, V) tensor
-            That the newest tokens were drawn from.
-        states : (R, H) tensor, optional
-            That these logits were computed from.
-        sources : (n,) tensor
-            The row of the logits that each response belongs to.
+        margins, states : functions
+            What `Growing` tells of the responses `going[places]`, by the places.
         """
         # A stop string may be spread over several tokens. Copying all tokens so far at every step
         # would take longer and longer.
@@ -221,25 +261,13 @@ class Request:
         def tokens(last: int) -> np.ndarray:
             return drawn.tokens[rows, max(0, step + 1 - last) : step + 1]
 
-        def margin() -> np.ndarray:
-            largest = logits[sources[left]].float().softmax(-1).topk(2).values
-            return (largest[:, 0] - largest[:, 1]).double().cpu().numpy()
-
-        def hidden() -> np.ndarray:
-            if states is None:
-                raise ValueError(
-                    "course: it reads hidden states, which are there from the second token on, for "
-                    "a plan with states=True"
-                )
-            return states[sources[left]].float().cpu().numpy()
-
         growing = Growing(
             rows=self.rows[rows],
             step=step + 1,
             tokens=tokens,
             texts=lambda last: self.policy.decode(tokens(last).tolist()),
-            margin=margin,
-            states=hidden,
+            margin=lambda: margins(left),
+            states=lambda: states(left),
         )
         said = np.asarray(self.plan.stop(growing))
         if said.shape != rows.shape or not np.isin(said, (GO_ON, STOP, END)).all():
@@ -251,6 +279,34 @@ class Request:
         drawn.truncated[rows[said != GO_ON]] = False
         over[left] = said != GO_ON
         return over
+
+
+def signals_of(logits: torch.Tensor, states: torch.Tensor | None, sources: np.ndarray) -> Signals:
+    """What `Request.ends` asks of the newest tokens, where our own loop draws.
+
+    Parameters
+    ----------
+    logits : (R, V) tensor
+        That the newest tokens were drawn from.
+    states : (R, H) tensor, optional
+        That these logits were computed from.
+    sources : (n,)
+        The row of the logits that each response belongs to.
+    """
+
+    def margins(of: np.ndarray) -> np.ndarray:
+        largest = logits[torch.as_tensor(sources[of])].float().softmax(-1).topk(2).values
+        return (largest[:, 0] - largest[:, 1]).double().cpu().numpy()
+
+    def hidden(of: np.ndarray) -> np.ndarray:
+        if states is None:
+            raise ValueError(
+                "course: it reads hidden states, which are there from the second token on, for a "
+                "plan with states=True"
+            )
+        return states[torch.as_tensor(sources[of])].float().cpu().numpy()
+
+    return margins, hidden
 
 
 class CachedDecoder:
@@ -342,7 +398,7 @@ def sample(
         drawn.lengths[going] += 1
 
         states = getattr(decoder, "states", None)
-        ended = request.ends(drawn, going, step, logits, states, sources)
+        ended = request.ends(drawn, going, step, *signals_of(logits, states, row_of))
         # No response has room for more than the last step, so that all have ended by then.
         if ended.all():
             break
@@ -352,6 +408,65 @@ def sample(
         newest = np.zeros(rows, dtype=np.int64)
         newest[row_of] = chosen
         logits = decoder.advance(torch.as_tensor(newest, device=logits.device))
+    return drawn
+
+
+def respond_in_chunks(
+    engine: Any, texts: Ragged, seeds: Sequence[int], request: Request, chunk: int
+) -> Drawn:
+    """Responses by an engine, some of which a course may stop while they grow.
+
+    The engine returns `chunk` tokens of every response that goes on, and the course is then asked
+    about one after the other. So what it decides does not depend on the size of the chunks. What
+    the engine had sampled beyond the place where a response ends is lost.
+
+    Parameters
+    ----------
+    engine : workbench.policies.vllm.Engine or workbench.policies.served.ServedEngine
+        With the weights of this moment.
+    texts : Ragged of int32
+        What each response goes on from.
+    seeds : R ints
+        Of the first chunks. Each later chunk has a seed of its own, which is derived from these.
+    request : Request
+        Its uniform numbers are not used.
+    chunk : int
+        Tokens.
+    """
+    size = len(texts)
+    sampling = request.sampling
+    drawn = Drawn.empty(size, int(request.room.max()))
+    drawn.entropies[:] = np.nan
+    tells_margins = sampling.temperature in (0, 1) and engine.comparable(sampling)
+    going = np.arange(size)
+    start = 0
+    while len(going):
+        so_far = Ragged.of_padded(drawn.tokens[going], drawn.lengths[going])
+        of_chunk = [derive(seeds[i], "chunk", start) if start else seeds[i] for i in going]
+        told = engine.respond(
+            whole_rows(texts.take(going), so_far, np.int32),
+            of_chunk,
+            # A text to stop at may begin in one chunk and end in the next: `Request.ends` finds it.
+            replace(sampling, stop=()),
+            request.policy.end_ids,
+            np.minimum(request.room[going] - start, chunk),
+            margins=tells_margins,
+        )
+        tokens, logprobs = told.tokens.padded(), told.logprobs.padded()
+        row_of = np.arange(len(going))  # the row of each response in what the engine told
+        for place in range(chunk):
+            if (told.tokens.lengths[row_of] <= place).any():
+                raise RuntimeError("the engine ended a response by a token that ends none here")
+            step = start + place
+            drawn.tokens[going, step] = tokens[row_of, place]
+            drawn.logprobs[going, step] = logprobs[row_of, place]
+            drawn.lengths[going] += 1
+            ended = request.ends(drawn, going, step, *told.signals(row_of, place))
+            drawn.lost[going[ended]] = told.tokens.lengths[row_of[ended]] - place - 1
+            going, row_of = going[~ended], row_of[~ended]
+            if not len(going):
+                break
+        start += chunk
     return drawn
 
 

@@ -13,6 +13,7 @@ its last checkpoint as soon as there is a server again.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,7 @@ import numpy as np
 import torch
 
 from workbench.policies import Plan, Sampling
-from workbench.policies.decoding import Drawn, Wanted
+from workbench.policies.decoding import Told, Wanted
 from workbench.policies.merged import merged_weights
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
@@ -228,7 +229,7 @@ class ServedPolicy:
     ) -> Rollouts:
         """See `Policy.generate`. Every response is a request of its own, with a seed of its own."""
         if plan is not None:
-            raise ValueError("course: a server returns whole responses; take course=None")
+            raise ValueError("course: a model that only a server has returns whole responses; take course=None")
         wanted = Wanted.of(prompts, counts, seed)
         is_chat = self.template == "chat"
         bodies = []
@@ -337,7 +338,8 @@ class ServedEngine:
         sampling: Sampling,
         end_ids: list[int],
         room: np.ndarray,
-    ) -> Drawn:
+        margins: bool = False,
+    ) -> Told:
         """See `workbench.policies.vllm.Engine.respond`."""
         # Everything is named that the model's own generation config might change unasked.
         further = {
@@ -348,7 +350,9 @@ class ServedEngine:
             "include_stop_str_in_output": True,
             "skip_special_tokens": False,
             "return_token_ids": True,
-            "logprobs": 0,
+            # The two most likely tokens by their numbers, since two tokens may have one text.
+            "return_tokens_as_token_ids": True,
+            "logprobs": 2 if margins else 0,
         }
         texts = [prompts[i].tolist() for i in range(len(prompts))]
         bodies = [
@@ -356,11 +360,17 @@ class ServedEngine:
             for ids, seed, most in zip(texts, seeds, room)
         ]
         choices = [choice for choice, _ in self.server.choices("/completions", bodies)]
-        return Drawn.told(
-            [choice["token_ids"] for choice in choices],
-            [choice["logprobs"]["token_logprobs"] for choice in choices],
-            [choice["finish_reason"] == "length" for choice in choices],
+        told = [choice["logprobs"] for choice in choices]
+        gaps = [[_margin(likely) for likely in each["top_logprobs"]] for each in told if margins]
+        return Told(
+            Ragged.of([choice["token_ids"] for choice in choices], np.int32),
+            Ragged.of([each["token_logprobs"] for each in told], np.float32),
+            np.array([choice["finish_reason"] == "length" for choice in choices], dtype=bool),
+            Ragged.of(gaps, np.float32) if margins else None,
         )
+
+    def rest(self) -> None:
+        """Nothing: the server has its own GPU."""
 
     def comparable(self, sampling: Sampling) -> bool:
         """Whether log-probabilities are of the whole tempered distribution, as the trainer's are.
@@ -368,3 +378,9 @@ class ServedEngine:
         The server takes them over the tokens that top_p and top_k leave.
         """
         return sampling.top_p == 1 and not sampling.top_k
+
+
+def _margin(likely: Mapping[str, float]) -> float:
+    """The gap between the two largest probabilities, by the log-probabilities of likely tokens."""
+    first, second = sorted(likely.values())[:-3:-1]
+    return math.exp(first) - math.exp(second)

@@ -28,7 +28,15 @@ from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from workbench.grpo import micro_batches
 from workbench.policies import Plan, Sampling, checks, packing
-from workbench.policies.decoding import CachedDecoder, Drawn, Request, Wanted, sample, uniforms_of
+from workbench.policies.decoding import (
+    CachedDecoder,
+    Drawn,
+    Request,
+    Wanted,
+    respond_in_chunks,
+    sample,
+    uniforms_of,
+)
 from workbench.policies.lora import fuse
 from workbench.policies.memory import BYTES
 from workbench.policies.merged import MergedDecoder, is_plain, supports
@@ -81,8 +89,12 @@ class TransformersPolicy:
     samples_apart = False
     """Whether another program than the trainer samples; an engine does."""
 
-    draws_itself = True
-    """Whether our own loop draws where there is no engine. In that loop alone rollouts stop."""
+    chunk = 32
+    """Tokens that an engine returns at once where a course may stop responses.
+
+    Small chunks lose fewer tokens behind the places where responses are stopped, and take more
+    calls.
+    """
 
     share_prefixes = False
     """Whether what several responses to a prompt begin with is computed once for all of them.
@@ -289,9 +301,18 @@ class TransformersPolicy:
             self.engine.update(self.model)
             texts = starts.take(start_of)
             seeds = wanted.seed_of_each
-            drawn = self.engine.respond(texts, seeds, sampling, self.end_ids, room)
+            if asked.stop is None:
+                drawn = self.engine.respond(texts, seeds, sampling, self.end_ids, room).drawn()
+            else:
+                nothing = np.empty((len(owner), 0))
+                rows = np.arange(len(owner))
+                request = Request(self, sampling, asked, start_of, nothing, room, rows)
+                drawn = respond_in_chunks(self.engine, texts, seeds, request, self.chunk)
+            self.engine.rest()
         rollouts = self._rollouts(wanted, starts.take(start_of), drawn, asked.prefixes)
-        return rollouts if plan is None else rollouts.assign(stopped=drawn.stopped)
+        if plan is not None:
+            rollouts = rollouts.assign(stopped=drawn.stopped, lost=drawn.lost)
+        return rollouts
 
     def _check_plan(self, plan: Plan, size: int) -> None:
         """ValueError for a plan that this policy cannot follow in a request of so many rows."""
@@ -300,12 +321,7 @@ class TransformersPolicy:
                 "course: a prefix holds a token that ends responses; leave out the end of an old "
                 "response"
             )
-        if plan.stop is not None and (self.engine is not None or not self.draws_itself):
-            raise ValueError(
-                "course: it stops rollouts while they grow, and an engine returns them whole; take "
-                "labs.transformers with engine='transformers'"
-            )
-        if plan.stop is not None and size > self.rows:
+        if plan.stop is not None and self.engine is None and size > self.rows:
             raise ValueError(
                 f"rows={self.rows}: a course that stops rollouts sees all of a request at once, "
                 f"and this one has {size}; raise rows, or ask for fewer rollouts"

@@ -35,8 +35,8 @@ from transformers import (  # noqa: E402
     StoppingCriteriaList,
 )
 
-from workbench.policies import Sampling, packing  # noqa: E402
-from workbench.policies.decoding import STOP_TOKENS, Drawn, Request, draw_tokens  # noqa: E402
+from workbench.policies import packing  # noqa: E402
+from workbench.policies.decoding import Drawn, Request, draw_tokens, signals_of  # noqa: E402
 from workbench.policies.transformers import TransformersPolicy  # noqa: E402
 from workbench.policies.vllm import Engine  # noqa: E402
 from workbench.rollouts import Ragged, Rollouts  # noqa: E402
@@ -71,7 +71,6 @@ class UnslothPolicy(TransformersPolicy):
     """
 
     samples_apart = True
-    draws_itself = False
 
     def __init__(self, model: Any, tokenizer: Any, **options: Any) -> None:
         super().__init__(model, tokenizer, **options)
@@ -191,35 +190,18 @@ class UnslothPolicy(TransformersPolicy):
         # `generate` is left to run the model and its cache. Which token is drawn, and when a row
         # ends, is decided by the same functions as in our own loop, so that draws depend on the
         # seed alone.
-        draws = _Draws(torch.as_tensor(request.uniforms, device=self.device), request.sampling)
-        ends = _Ends(self, ids.shape[1], request.sampling.stop)
+        draws = _Draws(request, self.device)
         with self._precision():
-            out = self.model.generate(
+            self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,
                 max_new_tokens=request.sampling.max_new_tokens,
                 # Greedy among the logits that `_Draws` leaves, which allow exactly one token.
                 do_sample=False,
                 logits_processor=LogitsProcessorList([draws]),
-                stopping_criteria=StoppingCriteriaList([ends]),
+                stopping_criteria=StoppingCriteriaList([_Ends(draws)]),
             )
-        tokens = out[:, ids.shape[1] :].cpu().numpy().astype(np.int32)
-        # `generate` stops when all rows have ended, so it may return fewer columns than allowed.
-        # Beyond the end of a row it has padding, which is set to 0 as everywhere else.
-        width = tokens.shape[1]
-        lengths = np.where(ends.at > 0, ends.at, width)
-        # `generate` knows one limit for all rows. What a row drew beyond its own is dropped.
-        truncated = (ends.at == 0) | (lengths > request.room)
-        lengths = np.minimum(lengths, request.room)
-        drawn = Drawn.empty(*request.uniforms.shape)
-        inside = np.arange(width) < lengths[:, None]
-        logprobs, entropies = draws.measured()
-        drawn.tokens[:, :width] = tokens * inside
-        drawn.logprobs[:, :width] = np.where(inside, logprobs, 0)
-        drawn.entropies[:, :width] = np.where(inside, entropies, 0)
-        drawn.lengths[:] = lengths
-        drawn.truncated[:] = truncated
-        return drawn
+        return draws.drawn
 
     def _states_in(self, layout: str, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
         """As in `TransformersPolicy`; "joined" rows stand end to end, each with its prompt."""
@@ -279,45 +261,54 @@ class UnslothPolicy(TransformersPolicy):
 
 
 class _Draws(LogitsProcessor):
-    """Draws every row's next token as our own loop does, leaves `generate` no other, and keeps the
-    numbers.
+    """Draws the next token of every row as our own loop does, and leaves `generate` no other.
+
+    Attributes
+    ----------
+    drawn : Drawn
+    going : (n,) int64
+        The rows that have not ended. `generate` goes on with the others, and nobody reads what
+        follows in them.
+    step : int
+        Tokens that the rows have drawn.
+    logits : (R, V) tensor
+        That the newest tokens were drawn from.
     """
 
-    def __init__(self, uniforms: torch.Tensor, sampling: Sampling) -> None:
-        self.uniforms = uniforms
-        self.sampling = sampling
-        self.steps: list[tuple[torch.Tensor, torch.Tensor]] = []
+    def __init__(self, request: Request, device: torch.device) -> None:
+        self.request = request
+        self.uniforms = torch.as_tensor(request.uniforms, device=device)
+        self.drawn = Drawn.empty(*request.uniforms.shape)
+        self.going = np.arange(len(request.uniforms))
+        self.step = 0
+        self.logits = torch.empty(0)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        tokens, logprobs, entropies = draw_tokens(
-            scores.float(), self.uniforms[:, len(self.steps)], self.sampling
-        )
-        self.steps.append((logprobs, entropies))
+        sampling = self.request.sampling
+        found = draw_tokens(scores.float(), self.uniforms[:, self.step], sampling)
+        table = (self.drawn.tokens, self.drawn.logprobs, self.drawn.entropies)
+        for column, values in zip(table, found):
+            column[self.going, self.step] = values.cpu().numpy()[self.going]
+        self.drawn.lengths[self.going] += 1
+        self.logits = scores
+        self.step += 1
         # 0 for the token that was drawn and -inf for all others.
-        return torch.full_like(scores, -torch.inf).scatter(1, tokens[:, None], 0.0)
-
-    def measured(self) -> list[np.ndarray]:
-        """Log-probabilities of the tokens and entropies of their distributions, (R, T) each."""
-        return [torch.stack(column, dim=1).cpu().numpy() for column in zip(*self.steps)]
+        return torch.full_like(scores, -torch.inf).scatter(1, found[0][:, None], 0.0)
 
 
 class _Ends(StoppingCriteria):
-    """Ends a row by end token or stop string; at (R,): its length then, 0 while it goes on."""
+    """Ends the rows that have what ends them: an end token, a stop string, no room, the course."""
 
-    def __init__(self, policy: UnslothPolicy, start: int, stop: tuple[str, ...]) -> None:
-        self.policy = policy
-        self.start = start
-        self.stop = stop
-        self.at = np.empty(0, dtype=np.int64)
+    def __init__(self, draws: _Draws) -> None:
+        self.draws = draws
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
-        tokens = input_ids[:, self.start :].cpu().numpy()
-        if not len(self.at):
-            self.at = np.zeros(len(tokens), dtype=np.int64)
-        ended = self.policy.ends(tokens[:, -STOP_TOKENS:], self.stop)
-        # Only the first end counts: `generate` goes on with ended rows until all have ended.
-        self.at[(self.at == 0) & ended] = tokens.shape[1]
-        return torch.as_tensor(self.at > 0, device=input_ids.device)
+        draws = self.draws
+        signals = signals_of(draws.logits, None, draws.going)
+        ended = draws.request.ends(draws.drawn, draws.going, draws.step - 1, *signals)
+        draws.going = draws.going[~ended]
+        is_over = ~np.isin(np.arange(len(input_ids)), draws.going)
+        return torch.as_tensor(is_over, device=input_ids.device)
 
 
 def _check_standby() -> None:

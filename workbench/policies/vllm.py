@@ -30,7 +30,7 @@ from transformers import AutoConfig, PreTrainedModel
 
 from workbench.policies import Sampling
 from workbench.policies.checks import RANKS, check_memory, check_vllm
-from workbench.policies.decoding import Drawn
+from workbench.policies.decoding import Told
 from workbench.policies.merged import merged_weights
 from workbench.rollouts import Ragged
 
@@ -190,7 +190,7 @@ class Engine:
                 # Not the model's own generation config, whose top_p or repetition penalty would
                 # change the distribution unasked.
                 generation_config="vllm",
-                max_logprobs=0,
+                max_logprobs=2,
                 logprobs_mode="processed_logprobs",
                 **further,
             )
@@ -244,9 +244,12 @@ class Engine:
         sampling: Sampling,
         end_ids: list[int],
         room: np.ndarray,
-    ) -> Drawn:
+        margins: bool = False,
+    ) -> Told:
         """One response to each of R prompts, with one seed each, of at most room (R,) tokens.
-        Entropies are unknown (NaN).
+
+        With margins=True the two largest probabilities at each token are asked for, too. An engine
+        that sleeps stays awake until `rest` is called.
         """
         from vllm import SamplingParams
 
@@ -265,7 +268,7 @@ class Engine:
                 # strings.
                 detokenize=bool(sampling.stop),
                 skip_special_tokens=False,
-                logprobs=0,
+                logprobs=2 if margins else 0,
                 # Lists of numbers, in place of a dict and an object for each token.
                 flat_logprobs=True,
             )
@@ -274,8 +277,15 @@ class Engine:
         inputs = [{"prompt_token_ids": prompts[i].tolist()} for i in range(len(prompts))]
         self._wake()
         outputs = self.llm.generate(inputs, params, use_tqdm=False, lora_request=self._adapter)
-        self._sleep()
-        return _drawn([output.outputs[0] for output in outputs])
+        return _told([output.outputs[0] for output in outputs], margins)
+
+    def rest(self) -> None:
+        """Of an engine that sleeps: move the weights to the machine's memory and drop the cache,
+        until the next call.
+        """
+        if self.sleeps:
+            self.llm.sleep(level=1)
+            self._asleep = True
 
     def comparable(self, sampling: Sampling) -> bool:
         """Whether log-probabilities are of the whole tempered distribution, as the trainer's are.
@@ -293,12 +303,6 @@ class Engine:
         if self._asleep:
             self.llm.wake_up()
             self._asleep = False
-
-    def _sleep(self) -> None:
-        """Move the weights to the machine's memory and drop the cache, until the next call."""
-        if self.sleeps:
-            self.llm.sleep(level=1)
-            self._asleep = True
 
     def _reload(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Replace all weights of vLLM's model by those of these names."""
@@ -345,17 +349,23 @@ def _allow_sleep() -> None:
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = setting
 
 
-def _drawn(answers: list[Any]) -> Drawn:
-    """vLLM's completions as the table of what was drawn."""
+def _told(answers: list[Any], margins: bool) -> Told:
+    """What vLLM's completions tell, with the margins if they were asked for."""
     for answer in answers:
         # Anything else is no whole response of the model, and would be rewarded as a short one.
         if answer.finish_reason not in ("stop", "length"):
             raise RuntimeError(f"vLLM ended a response by {answer.finish_reason!r}")
-    # All numbers of an answer stand in one list, and those of a position begin with the token that
-    # was drawn.
-    told = [answer.logprobs for answer in answers]
-    return Drawn.told(
-        [answer.token_ids for answer in answers],
-        [[each.logprobs[start] for start in each.start_indices] for each in told],
-        [answer.finish_reason == "length" for answer in answers],
+    # All numbers of an answer stand in one list. Those of a position begin with the token that was
+    # drawn; the most likely tokens follow, where they were asked for.
+    numbers = [np.asarray(answer.logprobs.logprobs, dtype=np.float64) for answer in answers]
+    starts = [np.asarray(answer.logprobs.start_indices, dtype=np.int64) for answer in answers]
+    pairs = list(zip(numbers, starts))
+    gaps = [
+        np.exp(number[start + 1]) - np.exp(number[start + 2]) for number, start in pairs if margins
+    ]
+    return Told(
+        Ragged.of([answer.token_ids for answer in answers], np.int32),
+        Ragged.of([number[start] for number, start in pairs], np.float32),
+        np.array([answer.finish_reason == "length" for answer in answers], dtype=bool),
+        Ragged.of(gaps, np.float32) if margins else None,
     )

@@ -227,10 +227,10 @@ def _cost(fresh: Rollouts, computed: Rollouts, parameters: int) -> dict[str, flo
     requests = np.char.add(np.char.add(fresh.problem, "@"), fresh.stage.astype(str))
     _, first_of_request = np.unique(requests, return_index=True)
     # With a course, a prompt may end with a prefix, and a response may begin with one. These were
-    # read and not sampled.
-    prefix, kept, read = _read(fresh)
+    # read and not sampled. What was sampled beyond the end of a response is not in the table.
+    prefix, kept, read, lost = _of_course(fresh)
     prompt_tokens = int((fresh.prompt.lengths - prefix)[first_of_request].sum())
-    sampled = int((fresh.lengths - kept).sum()) + prompt_tokens
+    sampled = int((fresh.lengths - kept + lost).sum()) + prompt_tokens
     trained = int(computed.lengths.sum() + computed.prompt.lengths.sum())
     generating = flops(parameters, sampled_tokens=sampled + int(read.sum()))
     training = flops(parameters, trained_tokens=trained)
@@ -243,29 +243,27 @@ def _cost(fresh: Rollouts, computed: Rollouts, parameters: int) -> dict[str, flo
     }
 
 
-def _read(fresh: Rollouts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The columns `prefix`, `kept` and `read` of `workbench.courses`, (R,) each; 0 without them."""
+def _of_course(fresh: Rollouts) -> list[np.ndarray]:
+    """The four columns of `workbench.courses`, (R,) each; 0 without them."""
     nothing = np.zeros(len(fresh), dtype=np.int64)
-    prefix, kept, read = (
-        fresh[name] if name in fresh else nothing for name in ("prefix", "kept", "read")
-    )
-    return prefix, kept, read
+    names = ("prefix", "kept", "read", "lost")
+    return [fresh[name] if name in fresh else nothing for name in names]
 
 
 def _course(fresh: Rollouts) -> dict[str, float]:
     """What a course did with the new rollouts; nothing where there is none.
 
     tokens_read: tokens of prefixes and drafts that the sampler has read, which `tokens_sampled`
-    leaves out and FLOPs count. tokens_stopped: tokens that stopped rollouts have sampled, which are
-    part of `tokens_sampled`.
+    leaves out and FLOPs count. tokens_stopped: tokens that stopped rollouts have sampled, and those
+    that were sampled beyond the end of others; they are part of `tokens_sampled`.
     """
     if "read" not in fresh:
         return {}
-    _, kept, read = _read(fresh)
+    _, kept, read, lost = _of_course(fresh)
     stopped = fresh.status == STOPPED
     return {
         "tokens_read": int(read.sum()),
-        "tokens_stopped": int((fresh.lengths - kept)[stopped].sum()),
+        "tokens_stopped": int((fresh.lengths - kept)[stopped].sum() + lost.sum()),
         f"status_{STOPPED}": int(stopped.sum()),
     }
 
