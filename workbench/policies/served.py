@@ -229,7 +229,7 @@ class ServedPolicy:
     ) -> Rollouts:
         """See `Policy.generate`. Every response is a request of its own, with a seed of its own."""
         if plan is not None:
-            raise ValueError("course: a model that only a server has returns whole responses; take course=None")
+            raise ValueError("course: a server returns whole responses; take course=None")
         wanted = Wanted.of(prompts, counts, seed)
         is_chat = self.template == "chat"
         bodies = []
