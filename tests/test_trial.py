@@ -167,12 +167,16 @@ def test_the_command_ends_in_the_sentence_the_tables_and_the_page(tmp_path, monk
     )
     command = ["trial", "trial_methods:mine", "--out", "out", "--rounds", "4", "--seeds", "2", "2"]
     command += ["--rate", "5e-3", "--tuning-seeds", "1", "--target", "0.48", "--jobs", "2"]
+    command += ["--first-seed", "7"]
     told = CliRunner().invoke(main, command)
     assert told.exit_code == 0, told.output
     table = pd.read_csv(tmp_path / "out" / "trial.csv")
     assert table["arm"].tolist() == ["mine"] and table["sentence"][0] in told.output
     tuning = pd.read_csv(tmp_path / "out" / "tuning.csv")
     assert tuning.groupby("arm").size().to_dict() == {"grpo": 3, "mine": 3}
+    assert set(tuning["seed"]) == {FIRST_SEED + 7}
+    made = {path.name for path in (tmp_path / "out" / "runs" / "mine").iterdir()}
+    assert made == {"seed-7", "seed-8"}
     assert table["sentence"][0] in html.unescape((tmp_path / "out" / "trial.html").read_text())
     data = json.loads(CliRunner().invoke(main, [*command, "--json"]).stdout)
     assert [row["arm"] for row in data["arms"]] == ["mine"] and len(data["tuning"]) == 6

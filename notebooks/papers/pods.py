@@ -112,6 +112,7 @@ BATCHES = {
     "1 problem, tuned": ("regime-pods/pods", "regime-pods/grpo-16"),
     "1 problem, at 2e-4": ("pods-small-batches/one-pods", "pods-small-batches/one-grpo"),
     "4 problems, at 2e-4": ("pods-small-batches/four-pods", "pods-small-batches/four-grpo"),
+    "32 problems, tuned": ("regime-pods-batch/pods", "regime-pods-batch/grpo-8"),
     "32 problems, at 3e-4": ("head-to-head/pods", "head-to-head/grpo"),
 }
 # The rules at one rate by the base model, 32 problems a round.
@@ -535,7 +536,7 @@ class Recorded(NamedTuple):
 
     records: dict[str, list[Record]]
     shelf: Shelf
-    batch: Shelf | None
+    batch: Shelf
 
 
 def load(folder: Any) -> Recorded:
@@ -551,15 +552,14 @@ def load(folder: Any) -> Recorded:
     records : dict from "folder/label" to records
     shelf : tuned.Shelf
         The trial of the regime `pods`.
-    batch : tuned.Shelf or None
-        That of `pods-batch`, as soon as it is there.
+    batch : tuned.Shelf
+        That of `pods-batch`.
     """
     records = recorded(Path(folder, name) for name in FOLDERS)
-    batch = Path(folder, "regime-pods-batch")
     return Recorded(
         records,
         Shelf(Path(folder, "regime-pods"), ARMS),
-        Shelf(batch, BATCH_ARMS) if batch.exists() else None,
+        Shelf(Path(folder, "regime-pods-batch"), BATCH_ARMS),
     )
 
 

@@ -43,6 +43,9 @@ def trial(
     ] = (5, 12),
     rates: Rates = [],  # noqa: B006
     tuning_seeds: TuningSeeds = 3,
+    first_seed: Annotated[
+        int, Option(help="The first fresh seed. Another one repeats a trial on other seeds.")
+    ] = 0,
     jobs: Jobs = None,
     ray: Ray = None,
     json: Json = False,
@@ -74,6 +77,7 @@ def trial(
         seeds=seeds,
         rates=rates or None,
         tuning_seeds=tuning_seeds,
+        first_seed=first_seed,
         jobs=jobs,
         ray=ray,
         report=partial(say, err=json),

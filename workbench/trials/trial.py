@@ -96,6 +96,9 @@ class Trial:
     mini_batches : int or list of int, optional
         Optimizer steps of a round. Several are tuned, each with all rates.
     tuning_seeds : int
+    first_seed : int
+        The first of the fresh seeds, and how far beyond 1,000,000 those of tuning begin. With
+        another one a trial is repeated on seeds that the first has not seen.
     problems_per_round : int
     evaluate_every : int, optional
         Rounds between evaluations in the comparison; None for a fifth of the rounds.
@@ -128,6 +131,7 @@ class Trial:
         rates: Iterable[float] | None = None,
         mini_batches: int | Iterable[int] | None = None,
         tuning_seeds: int = 3,
+        first_seed: int = 0,
         problems_per_round: int = 32,
         evaluate_every: int | None = None,
         columns: str = "none",
@@ -140,6 +144,7 @@ class Trial:
         engine.check_arguments(jobs, ray, gpus)
         whole_number("rounds", rounds, EVALUATIONS)
         whole_number("tuning_seeds", tuning_seeds, 1, 1000)
+        whole_number("first_seed", first_seed, 0, FIRST_SEED // 2)
         one_of("columns", columns, KEPT_COLUMNS)
         if target is not None:
             share("target", target, zero=False)
@@ -157,7 +162,8 @@ class Trial:
         self.problems_per_round = problems_per_round
         steps = mini_batches if isinstance(mini_batches, Iterable) else [mini_batches]
         self.coarse = tuning.coarse_grid(self.lab.learning_rate, rates, steps)
-        self.tuning_seeds = [*range(FIRST_SEED, FIRST_SEED + tuning_seeds)]
+        self.first_seed = first_seed
+        self.tuning_seeds = [FIRST_SEED + first_seed + i for i in range(tuning_seeds)]
         self.out = Path(out).absolute()
         self._workers: Any = {"jobs": jobs, "ray": ray, "gpus": gpus, "report": report}
         self._at_once = jobs or engine.cores()
@@ -225,7 +231,7 @@ class Trial:
         found: dict[str, dict[int, Record]] = {}
         for label, tuned in self.tunings.items():
             found[label] = {}
-            for seed in range(self.looks[-1]):
+            for seed in range(self.first_seed, self.first_seed + self.looks[-1]):
                 case = self._final(label, tuned, seed)
                 course = self._courses[case.name] if self._is_over(case) else None
                 if course is not None:
@@ -396,10 +402,10 @@ class Trial:
             have = min(len(records[label]) for label in labels)
             # As many pairs as there are workers for, and up to the first look in any case.
             at_once = max(1, self._at_once // len(labels))
-            seeds = range(min(max(least, have + at_once), most))
+            wanted = min(max(least, have + at_once), most)
             cases = [
                 self._final(label, self.tunings[label], seed)
-                for seed in seeds
+                for seed in range(self.first_seed, self.first_seed + wanted)
                 for label in labels
                 if seed not in records[label]
             ]
@@ -516,7 +522,7 @@ class Trial:
             )
             if target is None and label != self.baseline:
                 # What comes after the coarse grid depends on the target.
-                coarse = [(point, FIRST_SEED) for point in self.coarse]
+                coarse = [(point, self.tuning_seeds[0]) for point in self.coarse]
                 missing = [run for run in missing if run in coarse]
             cases = {run: self._tuning(label, *run) for run in missing}
             over = {
@@ -611,6 +617,7 @@ class Trial:
                 "level": self.level,
                 "grid": [point.name for point in self.coarse],
                 "tuning_seeds": len(self.tuning_seeds),
+                "first_seed": self.first_seed,
                 "problems_per_round": self.problems_per_round,
                 "evaluate_every": self.evaluate_every,
             },
@@ -629,6 +636,7 @@ class Trial:
         # By way of a text, as what is recorded.
         ours = json.loads(json.dumps(self._plan()))
         theirs = self._recorded_plan() or ours
+        theirs["settings"].setdefault("first_seed", 0)  # plans of earlier versions have none
         different = differences(ours["settings"], theirs["settings"])
         if different:
             raise ValueError(
@@ -665,7 +673,7 @@ class Trial:
         """ValueError for an arm that cannot run, by what can be seen without running it."""
         for label in self._compared():
             try:
-                prepare(self._tuning(label, self.coarse[0], FIRST_SEED))
+                prepare(self._tuning(label, self.coarse[0], self.tuning_seeds[0]))
             except ValueError as error:
                 raise ValueError(f"arm {label!r}: {error}") from None
 
@@ -699,7 +707,7 @@ def _looks(seeds: Any) -> tuple[int, ...]:
     ends = (seeds, seeds) if isinstance(seeds, int) else tuple(seeds)
     for end in ends:
         # One pair has no interval.
-        whole_number("seeds", end, 2, FIRST_SEED)
+        whole_number("seeds", end, 2, FIRST_SEED // 2)
     if len(ends) != 2 or ends[0] > ends[1]:
         raise ValueError(f"seeds={shown(seeds)}: the fewest and the most pairs are needed")
     least, most = ends
