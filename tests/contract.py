@@ -215,15 +215,17 @@ class Contract:
         assert np.flatnonzero(part["stopped"]).tolist() == [stopped]
         is_cut = np.isin(np.arange(6), [stopped, ended])
         assert not part.truncated[is_cut].any()
-        assert (part.truncated == whole.truncated)[~is_cut].all()
+        assert part.lengths[is_cut].tolist() == [3, 3]
         # An engine had sampled the fourth token already.
         assert part["lost"].tolist() == (is_cut * (policy.engine is not None)).tolist()
         for row in range(6):
-            expected = whole.response[row][: 3 if is_cut[row] else None].tolist()
-            assert part.response[row].tolist() == expected
+            drawn = part.response[row].tolist()
+            if self.exact:
+                assert drawn == whole.response[row][: 3 if is_cut[row] else None].tolist()
+                assert part.truncated[row] == (whole.truncated[row] and not is_cut[row])
             # The course is asked once about every token but the one that ends a response.
             asked = sorted(place for of, place in margins if of == row)
-            assert asked == list(range(len(expected) - (not is_cut[row])))
+            assert asked == list(range(len(drawn) - (not is_cut[row])))
             for place in asked:
                 likely = np.exp(part.old_logprobs[row][place])
                 assert 2 * likely - 1 - 1e-3 < margins[row, place] < likely + 1e-3
@@ -237,8 +239,11 @@ class Contract:
         assert expected.lengths[0] <= 3
         watched = Plan(stop=lambda growing: np.full(len(growing.rows), GO_ON))
         found = policy.generate(PROMPTS, [1] * 6, sampling, 0, watched)
-        assert responses(found) == responses(expected)
-        assert found.truncated.tolist() == expected.truncated.tolist()
+        has_text = np.array([text in each for each in found.text])
+        assert has_text[0] and not found.truncated[has_text].any()
+        if self.exact:
+            assert responses(found) == responses(expected)
+            assert found.truncated.tolist() == expected.truncated.tolist()
 
     def test_top_k_and_top_p_keep_the_head(self, policy):
         narrow = policy.generate(PROMPTS, [2] * 6, replace(SAMPLING, top_k=1), seed=9)

@@ -349,26 +349,34 @@ def headlines(found: pd.DataFrame, before: pd.DataFrame, folder: Path) -> pd.Dat
     Returns
     -------
     DataFrame, a row a claim
-        paper, claim, published, regime, learning rates (of the arm and of its baseline), here,
-        verdict and at one rate.
+        paper, claim, published, regime, learning rates (of the arm and of its baseline, for each of
+        the pairs that are averaged), here, verdict and at one rate.
     """
     rows = []
     tables = zip(CLAIMS, verdict_texts(found).to_dict("records"), before.to_dict("records"))
     for claim, tuned, untuned in tables:
         if not claim.headline:
             continue
-        places = [claim.measured_by.arm, claim.measured_by.baseline]
-        places = [place if isinstance(place, str) else place[0] for place in places]
-        shelf = places[0].partition("/")[0]
-        rates = [_rate(folder / shelf, place.partition("/")[2]) for place in places]
+        names = [claim.measured_by.arm, claim.measured_by.baseline]
+        # Several pairs, one a row, are averaged.
+        pairs = [*zip(*((name,) if isinstance(name, str) else name for name in names))]
+        shelves = [arm.partition("/")[0] for arm, _ in pairs]
+        regimes = [shelf.removeprefix("regime-") for shelf in shelves]
+        where = REGIMES[regimes[0]].where
+        if len(regimes) > 1:
+            where += f" (mean over the regimes {', '.join(regimes)})"
+        rates = []
+        for shelf, pair in zip(shelves, pairs):
+            of_pair = [_rate(folder / shelf, place.partition("/")[2]) for place in pair]
+            rates.append(" and ".join(f"{rate:.1e}" for rate in of_pair))
         one_rate = f"{untuned['here_one_rate']} {untuned['verdict_one_rate']}"
         rows.append(
             {
                 "paper": tuned["paper"],
                 "claim": tuned["claim"],
                 "published": tuned["published"],
-                "regime": REGIMES[shelf.removeprefix("regime-")].where,
-                "learning rates": " and ".join(f"{rate:.1e}" for rate in rates),
+                "regime": where,
+                "learning rates": "; ".join(rates),
                 "here": tuned["here"],
                 "verdict": tuned["verdict"],
                 "at one rate": one_rate.strip() or "not measured",
