@@ -364,7 +364,8 @@ def headlines(found: pd.DataFrame, before: pd.DataFrame, folder: Path) -> pd.Dat
         regimes = [shelf.removeprefix("regime-") for shelf in shelves]
         where = REGIMES[regimes[0]].where
         if len(regimes) > 1:
-            where += f" (mean over the regimes {', '.join(regimes)})"
+            # Their descriptions begin with what they differ in.
+            where = f"{where.partition(', ')[2]}; mean over the regimes {', '.join(regimes)}"
         rates = []
         for shelf, pair in zip(shelves, pairs):
             of_pair = [_rate(folder / shelf, place.partition("/")[2]) for place in pair]
