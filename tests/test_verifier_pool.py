@@ -225,6 +225,15 @@ def test_an_item_whose_worker_is_killed_twice_is_a_crash(judge, tmp_path):
     assert [reply["status"] for reply in result[0]] == ["crash", "ok"]
 
 
+@pytest.mark.parametrize("end", ["os._exit(0)", "os._exit(3)", "os.abort()"])
+def test_an_item_that_ends_its_worker_is_not_tried_again(judge, tmp_path, end):
+    note = tmp_path / "tries"
+    with Pool(judge, workers=1, deadline=30) as pool:
+        [reply] = pool.run([{"do": f"open({str(note)!r}, 'a').write('once '); {end}"}])
+    assert reply["status"] == "crash"
+    assert note.read_text() == "once "
+
+
 def test_workers_outlive_the_thread_that_first_needed_them(judge):
     with Pool(judge, workers=1) as pool:
         first = []
