@@ -7,7 +7,7 @@ pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-
 from peft import LoraConfig
 from trl_cases import SMALL, dataset, logged, same, small, trained, trainer, weights
 
-from workbench import methods
+from workbench import allocators, methods
 from workbench.adapters import FILE, Driver
 from workbench.allocators import DynamicSampling, Knapsack
 from workbench.replay import Buffer, CorrectResponses
@@ -154,6 +154,20 @@ def test_a_resume_in_a_later_epoch_goes_on_with_its_problems(at, tmp_path):
     whole, resumed = interrupted(tmp_path, SMALL["grpo"], steps=6, at=at, **settings)
     assert same(weights(whole), weights(resumed))
     assert measured(whole, after=at) == measured(resumed, after=at)
+
+
+def test_a_round_knows_how_many_epochs_are_behind_it(tmp_path):
+    seen = []
+
+    class Watching(allocators.Uniform):
+        def allocate(self, problems, context):
+            seen.append(context.epoch)
+            yield from super().allocate(problems, context)
+
+    method = SMALL["grpo"].but(allocator=Watching(4))
+    settings = {"data": dataset(12), "max_completion_length": 4, "max_steps": 4}
+    trained(trainer(tmp_path, method, **settings))
+    assert seen == [0, 0, 0, 1]
 
 
 @pytest.mark.long
