@@ -367,9 +367,12 @@ def test_an_engine_that_a_course_interrupts_sleeps_once(vllm):
     policy = tiny_policy(vllm={"sleeps": True})
     policy.chunk = 5
     [llm] = vllm
-    drawn = policy.generate(PROMPTS, [1] * 6, SAMPLING, 0, watched(lambda growing: None))
-    chunks = -(-drawn.lengths.max() // 5)
-    assert llm.events == ["reload_weights", "reset", *["generate"] * chunks, "sleep 1"]
+    short = replace(SAMPLING, max_new_tokens=12)
+    drawn = policy.generate(PROMPTS, [1] * 6, short, 0, watched(lambda growing: None))
+    assert llm.events == ["reload_weights", "reset", *["generate"] * 3, "sleep 1"]
+    # The last chunk is as long as there is room.
+    assert drawn.truncated.any() and drawn.lengths.max() == 12
+    assert not drawn["lost"].any()
     # One chunk for all is the call without a course.
     policy.chunk = SAMPLING.max_new_tokens
     once = policy.generate(PROMPTS, [1] * 6, SAMPLING, 0, watched(lambda growing: None))

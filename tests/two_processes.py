@@ -74,17 +74,25 @@ def keep_rounds(one):
     return outcomes, computed
 
 
+def even(completions, **_):
+    """A reward that every process can check by the text alone."""
+    return [float(len(text) % 2 == 0) for text in completions]
+
+
 def every_method(out):
-    """The methods train alike in both processes, and no row is computed twice."""
+    """The methods train alike in both processes, every rollout has the verdict on its own text, and
+    no row is computed twice.
+    """
     found = {}
     for name in ("pods", "dapo", "ar3po", "knapsack", "cbs"):
-        one = trainer(out / name, small(name), per_device_train_batch_size=4)
+        one = trainer(out / name, small(name), reward=even, per_device_train_batch_size=4)
         assert one.accelerator.num_processes == 2
         outcomes, computed = keep_rounds(one)
         one.train()
         assert alike([value.sum().item() for value in weights(one).values()]), name
         for outcome, mine in zip(outcomes, computed):
             rollouts = outcome.rollouts
+            assert rollouts.correct.tolist() == [value > 0 for value in even(rollouts.text)], name
             assert alike(rollouts.problem.tolist(), rollouts.reward.tolist()), name
             assert alike(outcome.rows.tolist(), outcome.advantages.tolist()), name
             both = gather_object(mine)
