@@ -358,7 +358,7 @@ def headlines(found: pd.DataFrame, before: pd.DataFrame, folder: Path) -> pd.Dat
         if not claim.headline:
             continue
         names = [claim.measured_by.arm, claim.measured_by.baseline]
-        # Several pairs, one a row, are averaged.
+        # A claim may average over several pairs of arm and baseline.
         pairs = [*zip(*((name,) if isinstance(name, str) else name for name in names))]
         shelves = [arm.partition("/")[0] for arm, _ in pairs]
         regimes = [shelf.removeprefix("regime-") for shelf in shelves]

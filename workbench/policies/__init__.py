@@ -76,7 +76,7 @@ class Growing:
     margin : function
         margin() returns the gap between the two largest probabilities of the distribution that the
         newest token was drawn from, before temperature, (n,) float64. An engine tells it at
-        temperature 1 only, and without top_p and top_k.
+        temperature 1 or 0 only, and without top_p and top_k.
     states : function
         states() returns the final hidden states that the newest tokens were drawn from, (n, H)
         float32. They are there from the second token on, for a plan that asks for them, and no

@@ -182,9 +182,9 @@ class Told:
             if self.margins is None:
                 raise ValueError(
                     "course: it reads the margins of the model's own distribution, which an engine "
-                    "tells at temperature 1 without top_p and top_k"
+                    "tells at temperature 1 or 0, without top_p and top_k"
                 )
-            return self.margins.padded()[rows[of], place].astype(np.float64)
+            return self.margins.values[self.margins.offsets[rows[of]] + place].astype(np.float64)
 
         def states(of: np.ndarray) -> np.ndarray:
             raise ValueError(
@@ -456,7 +456,7 @@ def respond_in_chunks(
         row_of = np.arange(len(going))  # the row of each response in what the engine told
         for place in range(chunk):
             if (told.tokens.lengths[row_of] <= place).any():
-                raise RuntimeError("the engine ended a response by a token that ends none here")
+                raise RuntimeError("the engine ended a response at a token that is no end token")
             step = start + place
             drawn.tokens[going, step] = tokens[row_of, place]
             drawn.logprobs[going, step] = logprobs[row_of, place]

@@ -361,12 +361,15 @@ class ServedEngine:
         ]
         choices = [choice for choice, _ in self.server.choices("/completions", bodies)]
         told = [choice["logprobs"] for choice in choices]
-        gaps = [[_margin(likely) for likely in each["top_logprobs"]] for each in told if margins]
+        gaps = None
+        if margins:
+            rows = [[_margin(likely) for likely in each["top_logprobs"]] for each in told]
+            gaps = Ragged.of(rows, np.float32)
         return Told(
             Ragged.of([choice["token_ids"] for choice in choices], np.int32),
             Ragged.of([each["token_logprobs"] for each in told], np.float32),
             np.array([choice["finish_reason"] == "length" for choice in choices], dtype=bool),
-            Ragged.of(gaps, np.float32) if margins else None,
+            gaps,
         )
 
     def rest(self) -> None:
@@ -382,5 +385,5 @@ class ServedEngine:
 
 def _margin(likely: Mapping[str, float]) -> float:
     """The gap between the two largest probabilities, by the log-probabilities of likely tokens."""
-    first, second = sorted(likely.values())[:-3:-1]
+    second, first = sorted(likely.values())[-2:]
     return math.exp(first) - math.exp(second)

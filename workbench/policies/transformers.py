@@ -93,7 +93,7 @@ class TransformersPolicy:
     """Tokens that an engine returns at once where a course may stop responses.
 
     Small chunks lose fewer tokens behind the places where responses are stopped, and take more
-    calls.
+    calls. Every chunk has a seed, so another number gives other responses; no record keeps it.
     """
 
     share_prefixes = False

@@ -360,12 +360,13 @@ def _told(answers: list[Any], margins: bool) -> Told:
     numbers = [np.asarray(answer.logprobs.logprobs, dtype=np.float64) for answer in answers]
     starts = [np.asarray(answer.logprobs.start_indices, dtype=np.int64) for answer in answers]
     pairs = list(zip(numbers, starts))
-    gaps = [
-        np.exp(number[start + 1]) - np.exp(number[start + 2]) for number, start in pairs if margins
-    ]
+    gaps = None
+    if margins:
+        rows = [np.exp(number[start + 1]) - np.exp(number[start + 2]) for number, start in pairs]
+        gaps = Ragged.of(rows, np.float32)
     return Told(
         Ragged.of([answer.token_ids for answer in answers], np.int32),
         Ragged.of([number[start] for number, start in pairs], np.float32),
         np.array([answer.finish_reason == "length" for answer in answers], dtype=bool),
-        Ragged.of(gaps, np.float32) if margins else None,
+        gaps,
     )

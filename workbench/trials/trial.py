@@ -706,7 +706,7 @@ def _looks(seeds: Any) -> tuple[int, ...]:
     """After how many pairs of seeds the trial is looked at."""
     ends = (seeds, seeds) if isinstance(seeds, int) else tuple(seeds)
     for end in ends:
-        # One pair has no interval.
+        # One pair has no interval. Fresh seeds, from `first_seed` on, stay below those of tuning.
         whole_number("seeds", end, 2, FIRST_SEED // 2)
     if len(ends) != 2 or ends[0] > ends[1]:
         raise ValueError(f"seeds={shown(seeds)}: the fewest and the most pairs are needed")
