@@ -398,6 +398,13 @@ def test_what_an_engine_does_not_tell_a_course_is_one_error(vllm, read, sampling
         policy.generate(PROMPTS, [1] * 6, sampling, 0, watched(lambda each: getattr(each, read)()))
 
 
+def test_a_chunk_without_a_token_is_refused(vllm):
+    policy = tiny_policy(vllm={})
+    policy.chunk = 0
+    with pytest.raises(ValueError, match="chunk=0"):
+        policy.generate(PROMPTS, [1] * 6, SAMPLING, 0, watched(lambda growing: None))
+
+
 @pytest.mark.slow
 def test_responses_by_vllm_are_stopped_and_their_lost_tokens_are_paid_for(
     vllm, tmp_path, monkeypatch

@@ -21,6 +21,7 @@ from workbench.pools import Problem
 from workbench.rollouts import Ragged, place_within
 from workbench.utils.seeding import derive, generator
 from workbench.utils.validation import counts as whole_counts
+from workbench.utils.validation import whole_number
 
 BLOCK = 1024  # tokens of the vocabulary whose probabilities are summed one by one
 STOP_TOKENS = 32  # newest tokens that are searched for a stop string
@@ -433,6 +434,7 @@ def respond_in_chunks(
     chunk : int
         Tokens.
     """
+    whole_number("chunk", chunk, 1)
     size = len(texts)
     sampling = request.sampling
     drawn = Drawn.empty(size, int(request.room.max()))
