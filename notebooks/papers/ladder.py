@@ -40,7 +40,7 @@ RANGE = (0.1, 0.4)  # of the start
 TRAIN, HELD_OUT = 256, 64
 SAMPLES = 2  # responses to a held-out problem
 PER_ROUND, ROLLOUTS = 4, 8
-LEARNING_RATE = 5e-5
+LEARNING_RATE = 1e-4
 BETWEEN = 10  # rounds between two evaluations
 ONLY = " Answer with the number only."
 
@@ -215,8 +215,7 @@ def lab(name: str, model: str | Path, **options: Any) -> Any:
         template="chat",
         lora={"r": 16, "lora_alpha": 32, "target_modules": "all-linear"},
         sampling=Sampling(max_new_tokens=candidate.max_new_tokens),
-        samples=SAMPLES,
-        **{"dtype": "bfloat16", **options},
+        **{"dtype": "bfloat16", "samples": SAMPLES, **options},
     )
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from papers import ladder
 from workbench import labs, methods
 from workbench.advantages import Posterior
 from workbench.labs import Lab
@@ -32,6 +33,8 @@ __all__ = ["REGIMES", "Regime"]
 
 SEEDS = 8
 TUNING_SEEDS = 2
+SMOLLM2 = "../build/smollm2"  # see `examples/smollm2.py`
+LADDER_ROUNDS = 40
 CBS_ROUNDS = 120  # with 16 problems in each, an eighth of the paper's batch
 # PODS's released setting takes one problem a step, and its step is small.
 SMALL_BATCH_RATES = (1.12e-4, 2.25e-4, 4.5e-4, 9e-4)
@@ -238,6 +241,20 @@ def course_arms(limit: int, judged: int) -> Callable[[], dict[str, Method]]:
     return arms
 
 
+def ladder_arms(rounds: int) -> Callable[[], dict[str, Method]]:
+    """The panel of the ladder, with the constants of `data/grids/leaderboard.yaml`."""
+    return lambda: {
+        "grpo": methods.grpo(),
+        "pods": methods.pods(32, 8),
+        "ar3po": methods.ar3po(),
+        "pkpo": methods.pkpo(8),
+        "dapo": methods.dapo(),
+        "knapsack": methods.knapsack(),
+        "aero": methods.aero(),
+        "cbs-round": methods.cbs(planned=rounds),
+    }
+
+
 REGIMES = {
     # A fifth of the pool out of reach, half of it solved: late in the training of Knapsack RL.
     "knapsack": Regime(
@@ -318,6 +335,39 @@ REGIMES = {
         )
         for base in ("grpo", "dapo", "gspo")
     },
+    # The panel of the leaderboard on larger models. The rung below is the leaderboard itself.
+    "ladder-large": Regime(
+        "the ladder",
+        "the default pool, 0.34 million parameters",
+        lambda: labs.tiny(size="large"),
+        "grpo",
+        ladder_arms(60),
+        {
+            "rounds": 60,
+            "mini_batches": 2,
+            "measure": "rollouts",
+            "evaluate_every": 12,
+            "tuning_seeds": 1,
+            "seeds": 5,
+        },
+    ),
+    "ladder-smollm2": Regime(
+        "the ladder",
+        "sums of two or three one-digit numbers, 135 million parameters, 4 problems a round",
+        lambda: ladder.lab("chain_sum", SMOLLM2, samples=4),
+        "grpo",
+        ladder_arms(LADDER_ROUNDS),
+        {
+            "rounds": LADDER_ROUNDS,
+            "problems_per_round": 4,
+            "mini_batches": 2,
+            "measure": "rollouts",
+            "rates": (5e-5, 1e-4, 2e-4, 4e-4),
+            "evaluate_every": 8,
+            "tuning_seeds": 1,
+            "seeds": 3,
+        },
+    ),
     "course": Regime(
         "2026",
         "the default pool, 32 problems a round",

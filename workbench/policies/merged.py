@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import embedding, silu
+from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
 from workbench.policies.checks import has_windows
 
@@ -57,19 +57,16 @@ class MergedDecoder:
     """The merged weights of a model, and the decoding state of a batch of rows.
 
     It copies the weights as they are when it is made, so one is made for each call of `generate`.
+    `begin` takes in the prompts; before it nothing else can be asked.
 
     Parameters
     ----------
     policy : TransformersPolicy
-    cache : transformers.DynamicCache
-        Keys and values of the prompts, of P rows.
-    mask : (P, t) tensor
-        1 where the cache holds a token, 0 where a prompt is padded.
     """
 
     compacts_at_once = True  # `branch` costs little, so it may be called after every token
 
-    def __init__(self, policy: Any, cache: Any, mask: torch.Tensor) -> None:
+    def __init__(self, policy: Any) -> None:
         config = policy.model.config
         self.buffers = policy.buffers
         self.kv_heads = config.num_key_value_heads
@@ -85,20 +82,37 @@ class MergedDecoder:
         # The product of several queries with their keys is faster when the keys are stored by
         # dimension, that of a single query when they are stored by place, as the values are.
         self.by_dimension = self.group > 1
-        # The prompts' keys come from the model's own forward pass, so their dimensions are put into
-        # the order of the merged weights. Values are never rotated and keep theirs.
-        order = _pairs(self.head)
-        # (layers, rows, kv heads, places, head); keys by dimension have the last two swapped. There
-        # may be room for more rows than are in use, and for more places.
-        self.keys = torch.stack([layer.keys[..., order] for layer in cache.layers]).float()
-        if self.by_dimension:
-            self.keys = self.keys.mT.contiguous()
-        self.values = torch.stack([layer.values for layer in cache.layers]).float()
+    def begin(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Logits (P, V) after the prompts.
+
+        Parameters
+        ----------
+        ids : (P, t) tensor
+            Padded on the left.
+        mask : (P, t) tensor
+            1 where there is a token, 0 where a prompt is padded.
+        """
         self.rows, self.filled = mask.shape  # rows and places of the cache that are in use
         # What is added to the scores of each place: (rows, places).
         self.bias = torch.where(mask.bool(), 0.0, -torch.inf)
         self.positions = mask.sum(1)  # of the next token of each row
-        self.angles = torch.empty(0)  # the rotation at each position, (positions, head / 2) complex
+        # (layers, rows, kv heads, places, head); keys by dimension have the last two swapped. There
+        # may be room for more rows than are in use, and for more places.
+        shape = (len(self.layers), self.rows, self.kv_heads, self.filled, self.head)
+        self.keys, self.values = torch.empty(shape), torch.empty(shape)
+        # The rotation at each position, (positions, head / 2) complex.
+        self.angles = self._angles_of(self.filled)
+        angles = self.angles[(mask.cumsum(1) - 1).clamp(min=0).flatten()][:, None]
+        earlier = torch.ones(self.filled, self.filled, dtype=torch.bool).tril()
+        # A padded place attends to itself, so that its softmax is defined. Nothing reads it.
+        seen = earlier & (mask.bool()[:, None] | torch.eye(self.filled, dtype=torch.bool))
+        states = embedding(ids.flatten(), self.embedding).float()
+        for layer, keys, values in zip(self.layers, self.keys, self.values):
+            states = layer.begin(states, keys, values, angles, seen[:, None])
+        if self.by_dimension:
+            self.keys = self.keys.mT.contiguous()
+        newest = states.view(self.rows, self.filled, -1)[:, -1]
+        return _product(self.norm(newest), self.output, None)
 
     def spread(self, rows: np.ndarray) -> None:
         """Go on with the rows (R,) in place of the P present ones; repeats are allowed."""
@@ -187,11 +201,15 @@ class MergedDecoder:
         positions = torch.zeros(rows, dtype=self.positions.dtype)
         positions[: self.rows] = self.positions[order]
         self.positions = positions
+        self.angles = self._angles_of(places)
+
+    def _angles_of(self, positions: int) -> torch.Tensor:
+        """The rotation at each position, (positions, head / 2) complex."""
         # The tables repeat each angle for both halves of a head, so the first half has them all. As
         # complex numbers they turn a pair of dimensions by one multiplication.
-        cosine, sine = self.rotary(self.bias, torch.arange(places)[None])
+        cosine, sine = self.rotary(self.bias, torch.arange(positions)[None])
         half = self.head // 2
-        self.angles = torch.complex(cosine[0, :, :half], sine[0, :, :half])
+        return torch.complex(cosine[0, :, :half], sine[0, :, :half])
 
     def _empty(self, name: str, *shape: int) -> torch.Tensor:
         """Memory of a shape with any content.
@@ -272,8 +290,51 @@ class MergedLayer:
         complex, bias (R, 1, 1, t).
         """
         decoder = self.decoder
-        heads = decoder.kv_heads * (1 + decoder.group)  # of keys and queries
+        turned, new_values = self._projected(states, angles)
+        turned = turned.view(len(keys), -1, decoder.head)
+        keys.select(2, -1).copy_(turned.select(1, 0))
+        values.select(1, -1).view(new_values.shape).copy_(new_values)
+        scores = torch.bmm(turned[:, 1:], keys)
+        # Every head of a row adds the same bias, so it is not repeated for them.
+        scores.view(len(states), decoder.kv_heads, decoder.group, -1).add_(bias)
+        mixed = torch.bmm(scores.softmax(-1), values).view(len(states), -1)
+        return self._after(states, mixed)
 
+    def begin(
+        self,
+        states: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        angles: torch.Tensor,
+        seen: torch.Tensor,
+    ) -> torch.Tensor:
+        """Hidden states (P * t, H) after the layer, of all t tokens of each of P prompts.
+
+        Keys and values (P, kv heads, t, head) are written here; angles (P * t, 1, head / 2)
+        complex; seen (P, 1, t, t): which places each place attends to.
+        """
+        decoder = self.decoder
+        rows, _, places, _ = keys.shape
+        turned, new_values = self._projected(states, angles)
+        blocks = turned.view(rows, places, decoder.kv_heads, 1 + decoder.group, decoder.head)
+        keys.copy_(blocks[..., 0, :].transpose(1, 2))
+        values.copy_(new_values.view(rows, places, decoder.kv_heads, -1).transpose(1, 2))
+        queries = blocks[..., 1:, :].flatten(2, 3).transpose(1, 2)
+        # The factor on the scores is in the weights already.
+        mixed = scaled_dot_product_attention(
+            queries, keys, values, seen, scale=1.0, enable_gqa=decoder.group > 1
+        )
+        return self._after(states, mixed.transpose(1, 2).reshape(len(states), -1))
+
+    def _projected(
+        self, states: torch.Tensor, angles: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and queries, rotated, (N, kv heads * (1 + group), head); values (N, kv heads, head).
+
+        In each block of a kv head the key comes first, and then the queries that share it.
+        """
+        decoder = self.decoder
+        heads = decoder.kv_heads * (1 + decoder.group)  # of keys and queries
         projected = _product(decoder.norm(states), self.qkv, self.qkv_bias)
         projected = projected.view(len(states), -1, decoder.head)
         # Keys and queries are rotated together, values are not rotated at all.
@@ -281,19 +342,12 @@ class MergedLayer:
         if self.head_scale is not None:
             turned = decoder.head_norm(turned).mul_(self.head_scale)
         turned = torch.view_as_complex(turned.unflatten(2, (-1, 2))) * angles
-        turned = torch.view_as_real(turned).view(len(keys), -1, decoder.head)
+        return torch.view_as_real(turned).flatten(2), projected[:, heads:]
 
-        # In each block of a kv head the key comes first, and then the queries that share it.
-        keys.select(2, -1).copy_(turned.select(1, 0))
-        new_values = values.select(1, -1).view(len(states), -1, decoder.head)
-        new_values.copy_(projected[:, heads:])
-        scores = torch.bmm(turned[:, 1:], keys)
-        # Every head of a row adds the same bias, so it is not repeated for them.
-        scores.view(len(states), decoder.kv_heads, decoder.group, -1).add_(bias)
-        mixed = torch.bmm(scores.softmax(-1), values).view(len(states), -1)
-
+    def _after(self, states: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
+        """Hidden states after the layer, from those before it and what its attention found."""
         states = _plus_product(states, mixed, self.out, self.out_bias)
-        both = _product(decoder.norm(states), self.gate_up, self.gate_up_bias)
+        both = _product(self.decoder.norm(states), self.gate_up, self.gate_up_bias)
         gate, up = both.chunk(2, dim=1)
         return _plus_product(states, silu(gate).mul_(up), self.down, self.down_bias)
 
