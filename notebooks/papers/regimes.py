@@ -354,16 +354,15 @@ REGIMES = {
     "ladder-smollm2": Regime(
         "the ladder",
         "sums of two or three one-digit numbers, 135 million parameters, 4 problems a round",
-        lambda: ladder.lab("chain_sum", SMOLLM2, samples=4),
+        lambda: ladder.lab("chain_sum", SMOLLM2),
         "grpo",
         ladder_arms(LADDER_ROUNDS),
         {
             "rounds": LADDER_ROUNDS,
             "problems_per_round": 4,
-            "mini_batches": 2,
             "measure": "rollouts",
             "rates": (5e-5, 1e-4, 2e-4, 4e-4),
-            "evaluate_every": 8,
+            "evaluate_every": 10,
             "tuning_seeds": 1,
             "seeds": 3,
         },

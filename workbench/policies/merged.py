@@ -82,6 +82,7 @@ class MergedDecoder:
         # The product of several queries with their keys is faster when the keys are stored by
         # dimension, that of a single query when they are stored by place, as the values are.
         self.by_dimension = self.group > 1
+
     def begin(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Logits (P, V) after the prompts.
 
