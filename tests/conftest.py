@@ -85,8 +85,8 @@ SMALLER = {
     "04_aero.ipynb": {"pool_size": 64},
     "06_head_to_head.ipynb": {"problems": 12},
     "07_theory.ipynb": {"problems": 12},
-    "12_stress.ipynb": {"rounds": 8, "samples": 2},
-    "13_course.ipynb": {"rounds": 4},
+    "12_stress.ipynb": {"rounds": 5, "samples": 2},
+    "13_course.ipynb": {"rounds": 3},
     "colab.ipynb": {"rounds": 3, "held_out": 16},
 }
 

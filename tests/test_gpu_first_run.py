@@ -86,6 +86,7 @@ def out(tmp_path):
     return tmp_path / "gpu"
 
 
+@pytest.mark.long
 def test_a_first_run_in_pieces_ends_with_records_and_a_report(out, capsys, monkeypatch):
     """The first piece has no time for anything but the report; the second one does all."""
     tiny = ["--out", str(out), *TINY]

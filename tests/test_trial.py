@@ -77,7 +77,7 @@ def test_a_class_of_a_notebook_is_tuned_and_compared_with_the_baseline(whole):
     assert not any(b"np.arange(0, len(rollouts), 2)" in text for text in texts)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_trial_that_is_killed_goes_on_by_the_same_call_and_ends_the_same(whole, tmp_path):
     out, said = whole
     again = tmp_path / "apart" / "again"

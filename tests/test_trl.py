@@ -597,6 +597,7 @@ def test_where_all_responses_are_cut_off_and_masked_nothing_is_learnt(name, tmp_
 # Several processes, and the example
 
 
+@pytest.mark.long
 def test_two_processes(tmp_path):
     script = Path(__file__).parent / "two_processes.py"
     command = [sys.executable, str(script), str(tmp_path)]

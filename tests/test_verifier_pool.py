@@ -112,6 +112,7 @@ def only_child(pid: int) -> int:
 
 @LINUX
 @pytest.mark.parametrize("victim", ["worker", "both"])
+@pytest.mark.long
 def test_a_paused_worker_s_timeout_is_not_kept(victim, monkeypatch):
     monkeypatch.setattr("workbench.verifiers.pool.REPLY_SECONDS", 0.5)
     with Math(workers=1, deadline=1.0) as math:

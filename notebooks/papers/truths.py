@@ -74,7 +74,7 @@ TRUTHS = {
 }
 
 
-def tried(truth: str, out: Path, first_seed: int = 0) -> dict[str, Any]:
+def tried(truth: str, out: Path, first_seed: int = 0, **options: Any) -> dict[str, Any]:
     """What a trial with the default settings says of an arm.
 
     Parameters
@@ -84,6 +84,8 @@ def tried(truth: str, out: Path, first_seed: int = 0) -> dict[str, Any]:
     out : path
         Of the trial. Nothing else should lie beside it, whose runs it would use again.
     first_seed : int
+    options
+        Of `workbench.trial`, in place of the default settings.
 
     Returns
     -------
@@ -94,7 +96,8 @@ def tried(truth: str, out: Path, first_seed: int = 0) -> dict[str, Any]:
     """
     arm, against, ratio = TRUTHS[truth]
     started = time.monotonic()
-    [row] = wb.trial(arm, against=against, out=out, first_seed=first_seed).table.to_dict("records")
+    trial = wb.trial(arm, against=against, out=out, first_seed=first_seed, **options)
+    [row] = trial.table.to_dict("records")
     return {
         "truth": truth,
         "first_seed": first_seed,

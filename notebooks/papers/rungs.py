@@ -1,0 +1,293 @@
+"""The ladder: what methods change at 0.1, 0.34 and 135 million parameters, and in their papers.
+
+Every rung has the same panel of methods. Each was tuned against GRPO in the same way, and then had
+fresh seeds; the constants are those of the leaderboard, which is the lowest rung. What is compared
+between rungs is the cost to a target, as the trials measure it, and the accuracy at equal rounds,
+which is what the papers report.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+from scipy import stats
+
+from papers.plots import panels
+from papers.pods import against, released_runs
+from papers.tables import paired
+from papers.tuned import Shelf
+from workbench.analysis.courses import Course
+from workbench.labs import shipped
+from workbench.plots.style import INK, NAMED, PALETTE, heading, ratio_ticks, style
+from workbench.trials.tuning import SHARE
+
+__all__ = ["ARMS", "RUNGS", "agreement", "correlations", "draw", "effects", "published", "shelves"]
+
+RUNGS = {
+    "0.10 million": "leaderboard",
+    "0.34 million": "regime-ladder-large",
+    "135 million": "regime-ladder-smollm2",
+}
+ARMS = {
+    "pods": "PODS",
+    "ar3po": "AR3PO",
+    "pkpo": "PKPO",
+    "dapo": "DAPO",
+    "knapsack": "Knapsack RL",
+    "aero": "AERO",
+    "cbs-round": "CBS",
+}
+BASELINE = {"grpo": "GRPO"}
+PAPERS = "the papers"
+# File, method there, and the row that holds the mean over benchmarks. All are percent but AERO's.
+TABLES = (
+    ("ar3po_table1", "AR3PO", "AR3PO", "average", 1),
+    ("ar3po_table1", "DAPO", "DAPO", "average", 1),
+    ("aero_table1", "DAPO", "DAPO", "total", 100),
+    ("aero_table1", "AERO", "AERO", "total", 100),
+    ("knapsack_table1", "Knapsack-GRPO", "Knapsack RL", "average", 1),
+    ("cbs_table2", "GRPO + CBS*", "CBS", "average", 1),
+)
+# PODS's released runs: Qwen2.5-3B on GSM8K, on one L40S. As many steps as its shortest run has.
+RELEASED = ("max-variance 64 to 16", "GRPO 16")
+
+
+def shelves(runs: Any) -> dict[str, Shelf]:
+    """The recorded trial of each rung, by its size.
+
+    Parameters
+    ----------
+    runs : path
+        Such as data/runs.
+    """
+    return {size: Shelf(Path(runs, folder), {**BASELINE, **ARMS}) for size, folder in RUNGS.items()}
+
+
+def effects(rungs: Mapping[str, Shelf]) -> pd.DataFrame:
+    """What every method changes at every size.
+
+    Parameters
+    ----------
+    rungs : dict from size to Shelf
+        As `shelves` gives it.
+
+    Returns
+    -------
+    DataFrame, a row for each (size, method)
+        ratio, low, high: rollouts to the target over GRPO's; verdict of the trial; points,
+        points_low, points_high: accuracy above GRPO's after three fifths of its rounds, which is
+        where the target lies, in points; seeds and learning_rate.
+    """
+    rows = {}
+    for size, shelf in rungs.items():
+        found = shelf.arms.set_index("arm")
+        for label, name in ARMS.items():
+            arm = found.loc[label]
+            points = at_equal_rounds(shelf, name)
+            rows[size, name] = {
+                "ratio": arm["ratio"],
+                "low": arm["low"],
+                "high": arm["high"],
+                "verdict": arm["verdict"],
+                "points": points.value,
+                "points_low": points.low,
+                "points_high": points.high,
+                "seeds": int(arm["seeds"]),
+                "learning_rate": arm["learning_rate"],
+            }
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    return table.rename_axis(["size", "method"])
+
+
+def at_equal_rounds(shelf: Shelf, name: str) -> Any:
+    """Accuracy above GRPO's after three fifths of GRPO's rounds, in points, a `Measurement`."""
+    courses = shelf.courses
+    place = SHARE * min(course.rounds[-1] for course in courses["GRPO"].values())
+
+    def gain(run: Course, rival: Course) -> float:
+        return 100 * (run.score_at("round", place) - rival.score_at("round", place))
+
+    return paired(courses[name], courses["GRPO"], gain)
+
+
+def published() -> pd.Series:
+    """Accuracy above GRPO's in the papers' main tables, in points, by method.
+
+    It is the mean over the models of a table, for DAPO over those of two papers. PODS has no table
+    of accuracies; of its released runs, `released` says what they show. PKPO's paper reports pass@k.
+    """
+    rows = []
+    for file, theirs, name, row, factor in TABLES:
+        table = pd.read_csv(shipped(f"published/{file}.csv"))
+        table = table[table["benchmark"] == row]
+        if table["metric"].notna().any():
+            table = table[table["metric"].str.startswith("avg")]
+        values = factor * table.pivot(index="model", columns="method", values="value")
+        gained = values[theirs] - values["GRPO"]
+        rows += [{"method": name, "points": points} for points in gained]
+    return pd.DataFrame(rows).groupby("method")["points"].mean()
+
+
+def released() -> pd.Series:
+    """PODS above GRPO in its released runs of Qwen2.5-3B at equal steps.
+
+    Returns
+    -------
+    Series
+        place (steps), points, low, high and n (runs of each).
+    """
+    runs = released_runs()
+    mine, other = RELEASED
+    ends = runs.groupby(["setting", "run"])["steps"].max()
+    place = min(ends[mine].min(), ends[other].min())
+    [row] = against(runs, {mine: other}, "steps", [place]).to_dict("records")
+    return pd.Series(row)
+
+
+def correlations(table: pd.DataFrame) -> pd.DataFrame:
+    """How alike the orders of methods are on two rungs, and in the papers.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Of `effects`.
+
+    Returns
+    -------
+    DataFrame, a row for each (first, second)
+        measure ("rollouts to the target" or "accuracy at equal rounds"), methods (how many both
+        have), correlation (Spearman's, of ranks) and p (how often as strong a one comes about if
+        the methods of one rung are shuffled, exactly).
+    """
+    columns = {"rollouts to the target": "ratio", "accuracy at equal rounds": "points"}
+    rows = []
+    for measure, column in columns.items():
+        orders = {size: table.loc[size, column] for size in table.index.unique("size")}
+        if column == "points":
+            orders[PAPERS] = published()
+        for first, second in itertools.combinations(orders, 2):
+            both = pd.concat([orders[first], orders[second]], axis=1, join="inner").to_numpy()
+            tested = stats.permutation_test(
+                (both[:, 0],),
+                lambda values, other=both[:, 1]: stats.spearmanr(values, other).statistic,
+                permutation_type="pairings",
+                n_resamples=np.inf,
+            )
+            rows.append(
+                {
+                    "measure": measure,
+                    "first": first,
+                    "second": second,
+                    "methods": len(both),
+                    "correlation": tested.statistic,
+                    "p": tested.pvalue,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def agreement(table: pd.DataFrame, small: str, large: str) -> pd.DataFrame:
+    """Which differences of a small model a large one shows as well.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Of `effects`.
+    small, large : str
+        Sizes.
+
+    Returns
+    -------
+    DataFrame, a row a method
+        For both measures, the two effects as text, and whether they point the same way: "yes",
+        "no", or "open" where an interval of either holds no difference.
+    """
+    rows = {}
+    for name in ARMS.values():
+        pair = [table.loc[(size, name)] for size in (small, large)]
+        ratios = [(row["ratio"], row["low"], row["high"]) for row in pair]
+        points = [(row["points"], row["points_low"], row["points_high"]) for row in pair]
+        rows[name] = {
+            f"rollouts, {small}": _text(ratios[0], 2),
+            f"rollouts, {large}": _text(ratios[1], 2),
+            "same way": _same(ratios, 1.0),
+            f"points, {small}": _text(points[0], 1),
+            f"points, {large}": _text(points[1], 1),
+            "the same way": _same(points, 0.0),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _text(measured: tuple[float, float, float], digits: int) -> str:
+    """A value with its interval; an end that is not known is "open"."""
+    value, *ends = measured
+    texts = [f"{end:.{digits}f}" if np.isfinite(end) else "open" for end in ends]
+    return f"{value:.{digits}f} [{', '.join(texts)}]"
+
+
+def _same(pair: list[tuple[float, float, float]], nothing: float) -> str:
+    """Whether two effects lie on the same side of no difference."""
+    sides = [np.sign(low - nothing) + np.sign(high - nothing) for _, low, high in pair]
+    if 0 in sides:
+        return "open"
+    return "yes" if sides[0] == sides[1] else "no"
+
+
+def draw(table: pd.DataFrame, *, title: str) -> Figure:
+    """What every method changes, a mark a rung: cost to the target, and accuracy at equal rounds.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Of `effects`.
+    title : str
+    """
+    sizes = list(table.index.unique("size"))
+    names = list(ARMS.values())
+    heights = {name: len(names) - 1 - place for place, name in enumerate(names)}
+    shifts = dict(zip(sizes, np.linspace(0.25, -0.1, len(sizes))))
+    with style():
+        left, right = panels(2, height=4.6)
+        for number, size in enumerate(sizes):
+            rows = table.loc[size].loc[names]
+            y = np.array([heights[name] + shifts[size] for name in names])
+            for ax, columns in (
+                (left, ["ratio", "low", "high"]),
+                (right, ["points", "points_low", "points_high"]),
+            ):
+                value, low, high = rows[columns].to_numpy(dtype=float).T
+                # An open end goes to the edge of the axes.
+                ends = np.where(np.isfinite(high), high, 9.0)
+                starts = np.where(np.isfinite(low) & (low > -np.inf), low, value)
+                ax.hlines(y, starts, ends, color=PALETTE[number], linewidth=1.4)
+                ax.plot(value, y, "o^s"[number], color=PALETTE[number], label=f"{size} parameters")
+        papers = published()
+        own = released()
+        y = [heights[name] - 0.28 for name in papers.index]
+        right.plot(papers, y, "D", color=INK, markersize=4, label="in the papers' tables")
+        place = heights["PODS"] - 0.28
+        right.hlines(place, own["low"], own["high"], color=NAMED["published"], linewidth=1.4)
+        right.plot(
+            own["difference"], place, "P", color=NAMED["published"], label="PODS's runs, 3 billion"
+        )
+        left.set(xscale="log", xlabel="rollouts to the target, over GRPO's")
+        left.xaxis.set_minor_formatter(NullFormatter())
+        ratio_ticks(left.xaxis, *left.get_xlim(), most=6)
+        right.set(xlabel="points above GRPO, equal rounds")
+        for ax, nothing in ((left, 1.0), (right, 0.0)):
+            ax.axvline(nothing, color=INK, linewidth=0.8, zorder=0)
+            ax.set(yticks=list(heights.values()), ylim=(-0.6, len(names) - 0.4))
+            ax.grid(axis="y", visible=False)
+        left.set_yticklabels(list(heights))
+        right.set_yticklabels([])
+        marks = right.get_legend_handles_labels()
+        left.figure.legend(*marks, loc="outside lower center", ncols=3)
+        heading(left, title)
+    return left.figure
