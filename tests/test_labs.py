@@ -203,6 +203,8 @@ def test_without_a_gpu_one_line_says_so():
         (wb.labs.transformers, {"dtype": "bfloat16"}, "dtype="),
         (wb.labs.transformers, {"engine": "vllm", "max_length": 100}, "max_length="),
         (wb.labs.transformers, {"rows": 0}, "rows="),
+        (wb.labs.transformers, {"chunk": 0}, "chunk="),
+        (wb.labs.unsloth, {"chunk": 0}, "chunk="),
         (wb.labs.transformers, {"hand_over": "file"}, "hand_over="),
         (wb.labs.transformers, {"float32_head": 1}, "float32_head="),
         (wb.labs.unsloth, {"rows": 0}, "rows="),
@@ -265,13 +267,13 @@ def test_what_switches_an_option_of_an_adapter_off_is_no_obstacle():
 
 def test_rows_and_the_precision_of_the_head_reach_the_policy():
     model = str(shipped("models/tiny"))
-    lab = wb.labs.transformers(model, arithmetic(4), device="cpu", rows=7, float32_head=True)
+    lab = wb.labs.transformers(model, arithmetic(4), device="cpu", rows=7, chunk=5, float32_head=True)
     policy = lab.policy()
-    assert (policy.rows, policy.float32_head) == (7, True)
+    assert (policy.rows, policy.chunk, policy.float32_head) == (7, 5, True)
     assert from_config(lab.config).config == lab.config
     # Records of earlier versions say nothing of these options.
     usual = wb.labs.transformers(model, arithmetic(4), device="cpu")
-    assert not {"rows", "float32_head", "hand_over"} & usual.config.keys()
+    assert not {"rows", "chunk", "float32_head", "hand_over"} & usual.config.keys()
 
 
 def test_a_lab_and_a_policy_print_what_a_person_would_ask(lab, policy):

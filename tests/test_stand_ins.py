@@ -275,7 +275,7 @@ class Counted:
         policy.logprobs = counted
 
 
-def run_by_vllm(tmp_path, method, rounds=2, noise=0.0, **options):
+def run_by_vllm(tmp_path, method, rounds=2, noise=0.0, chunk=32, **options):
     """A run whose sampler is the stand-in: its rows, its record and the counted passes."""
     lab = wb.labs.transformers(
         str(MODEL),
@@ -286,6 +286,7 @@ def run_by_vllm(tmp_path, method, rounds=2, noise=0.0, **options):
         engine="vllm",
         learning_rate=1e-3,
         sampling=Sampling(max_new_tokens=24),
+        chunk=chunk,
     )
     counted = []
     make_policy = lab.make_policy
@@ -406,16 +407,13 @@ def test_a_chunk_without_a_token_is_refused(vllm):
 
 
 @pytest.mark.slow
-def test_responses_by_vllm_are_stopped_and_their_lost_tokens_are_paid_for(
-    vllm, tmp_path, monkeypatch
-):
+def test_responses_by_vllm_are_stopped_and_their_lost_tokens_are_paid_for(vllm, tmp_path):
     """DUET with an early deadline, and the same run again after an interruption."""
-    monkeypatch.setattr("workbench.policies.transformers.TransformersPolicy.chunk", 5)
     method = wb.methods.duet(4, limit=20, low=2)
     early = replace(method.course, start=0, every=2, shares=(0.05, 0.1), grace=4, gap=1)
     method = method.but(course=early)
-    rows, record, _ = run_by_vllm(tmp_path / "whole", method, rounds=3, checkpoint_every=1)
-    run_by_vllm(tmp_path / "parts", method, rounds=1, checkpoint_every=1)
+    rows, record, _ = run_by_vllm(tmp_path / "whole", method, rounds=3, chunk=5, checkpoint_every=1)
+    run_by_vllm(tmp_path / "parts", method, rounds=1, chunk=5, checkpoint_every=1)
     go(wb.Run.resume(tmp_path / "parts"), 3)
     same_record(record, wb.load(tmp_path / "parts"))
     rollouts = record.rollouts()

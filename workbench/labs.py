@@ -427,6 +427,10 @@ class ModelConfig:
         Responses to each held-out problem in an evaluation.
     micro_tokens : int
         Tokens of one micro-batch of an update, see `grpo_step`.
+    chunk : int
+        Tokens that vLLM returns at once where a course may stop responses. Small chunks lose fewer
+        tokens behind the places where responses are stopped, and take more calls. Every chunk has a
+        seed of its own, so another number gives other responses.
     """
 
     model: Any
@@ -436,6 +440,10 @@ class ModelConfig:
     sampling: SamplingObject = Sampling(max_new_tokens=512)
     samples: int = 8
     micro_tokens: int = 16_384
+    chunk: Count = 32
+
+    # Left out of a description at their defaults, see `slots.Slot.later`.
+    later: ClassVar[tuple[str, ...]] = ("chunk",)
 
     def __post_init__(self) -> None:
         check_arguments(self)
@@ -500,8 +508,7 @@ class TransformersConfig(ModelConfig):
     float32_head: Flag = False
     rows: Count = 1024
 
-    # Left out of a description at their defaults, see `slots.Slot.later`.
-    later: ClassVar[tuple[str, ...]] = ("hand_over", "float32_head", "rows")
+    later: ClassVar[tuple[str, ...]] = ("chunk", "hand_over", "float32_head", "rows")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -557,7 +564,7 @@ class UnslothConfig(ModelConfig):
     warm_up: CountOrZero = 0
     max_grad_norm: float = 1.0
 
-    later: ClassVar[tuple[str, ...]] = ("rows",)
+    later: ClassVar[tuple[str, ...]] = ("chunk", "rows")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -627,6 +634,7 @@ def transformers(
             "vllm": vllm,
             "template": config.template,
             "rows": config.rows,
+            "chunk": config.chunk,
             "float32_head": config.float32_head,
         }
         if server is not None:

@@ -89,13 +89,6 @@ class TransformersPolicy:
     samples_apart = False
     """Whether another program than the trainer samples; an engine does."""
 
-    chunk = 32
-    """Tokens that an engine returns at once where a course may stop responses.
-
-    Small chunks lose fewer tokens behind the places where responses are stopped, and take more
-    calls. Every chunk has a seed, so another number gives other responses; no record keeps it.
-    """
-
     share_prefixes = False
     """Whether what several responses to a prompt begin with is computed once for all of them.
 
@@ -113,6 +106,7 @@ class TransformersPolicy:
         *,
         template: str = "{prompt}",
         rows: int = 1024,
+        chunk: int = 32,
         name: str | None = None,
         engine: Any = None,
         max_length: int | None = None,
@@ -124,6 +118,7 @@ class TransformersPolicy:
         self.tokenizer = tokenizer
         self.template = template
         self.rows = rows
+        self.chunk = chunk
         self.float32_head = float32_head
         self.engine = engine
         self.max_length = max_length

@@ -93,6 +93,7 @@ class UnslothPolicy(TransformersPolicy):
         device: str | None = None,
         revision: str | None = None,
         rows: int = 256,
+        chunk: int = 32,
         **options: Any,
     ) -> UnslothPolicy:
         """Load a model from a directory or from the hub, with a fresh adapter.
@@ -124,6 +125,8 @@ class UnslothPolicy(TransformersPolicy):
         revision : str, optional
         rows : int
             Responses sampled at once by Unsloth's `generate`.
+        chunk : int
+            Tokens that vLLM returns at once where a course may stop responses.
         options
             Further arguments of the class.
         """
@@ -162,6 +165,7 @@ class UnslothPolicy(TransformersPolicy):
             engine=engine,
             max_length=max_length,
             rows=rows,
+            chunk=chunk,
             **options,
         )
         if first is not None:
