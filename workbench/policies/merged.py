@@ -4,7 +4,7 @@ At the sizes that a CPU can train, a forward pass of one token per row spends mo
 launching small operations and on copying the cache. This decoder therefore
 
 - merges the query, key and value projections into one product, and gate and up into another,
-- folds the weights of the norms into the products that follow them,
+- folds the weights of the norms into the products that follow them, in float32,
 - rotates queries and keys by one complex multiplication,
 - writes keys and values into a cache that is allocated once, and
 - moves the last rows of the batch to the places of rows that have ended, so that the cache is not
@@ -76,7 +76,7 @@ class MergedDecoder:
         self.head_norm = Normalised(self.head, config.rms_norm_eps)
         self.layers = [MergedLayer(layer, self) for layer in policy.decoder.layers]
         self.embedding = policy.decoder.embed_tokens.weight.detach()
-        self.output = _folded(policy.head.weight.detach(), policy.decoder.norm)
+        self.output, self.last_scale = _folded(policy.head.weight.detach(), policy.decoder.norm)
         self.rotary = policy.decoder.rotary_emb
 
         # The product of several queries with their keys is faster when the keys are stored by
@@ -113,7 +113,7 @@ class MergedDecoder:
         if self.by_dimension:
             self.keys = self.keys.mT.contiguous()
         newest = states.view(self.rows, self.filled, -1)[:, -1]
-        return _product(self.norm(newest), self.output, None)
+        return _product(self.norm(newest, self.last_scale), self.output, None)
 
     def spread(self, rows: np.ndarray) -> None:
         """Go on with the rows (R,) in place of the P present ones; repeats are allowed."""
@@ -140,7 +140,7 @@ class MergedDecoder:
         for layer, its_keys, its_values in zip(self.layers, keys.unbind(), values.unbind()):
             states = layer.forward(states, its_keys, its_values, angles, bias)
         positions += 1
-        return _product(self.norm(states), self.output, None)
+        return _product(self.norm(states, self.last_scale), self.output, None)
 
     def branch(self, children: np.ndarray) -> np.ndarray:
         """Go on with children[i] copies of each row i, (R,) int; 0 drops a row.
@@ -263,7 +263,8 @@ class MergedLayer:
             query = query * scale
             query_bias = None if query_bias is None else query_bias * scale
 
-        self.qkv = _folded(torch.cat([by_key(query, key), value]), layer.input_layernorm)
+        projection = torch.cat([by_key(query, key), value])
+        self.qkv, self.first_scale = _folded(projection, layer.input_layernorm)
         self.qkv_bias = None
         if query_bias is not None:
             self.qkv_bias = torch.cat([by_key(query_bias, key_bias).flatten(), value_bias])
@@ -272,7 +273,8 @@ class MergedLayer:
 
         gate, gate_bias = _matrix(mlp.gate_proj)
         up, up_bias = _matrix(mlp.up_proj)
-        self.gate_up = _folded(torch.cat([gate, up]), layer.post_attention_layernorm)
+        projection = torch.cat([gate, up])
+        self.gate_up, self.second_scale = _folded(projection, layer.post_attention_layernorm)
         self.gate_up_bias = None if gate_bias is None else torch.cat([gate_bias, up_bias])
         down, self.down_bias = _matrix(mlp.down_proj)
         self.down = _columns(down)
@@ -336,7 +338,8 @@ class MergedLayer:
         """
         decoder = self.decoder
         heads = decoder.kv_heads * (1 + decoder.group)  # of keys and queries
-        projected = _product(decoder.norm(states), self.qkv, self.qkv_bias)
+        normalised = decoder.norm(states, self.first_scale)
+        projected = _product(normalised, self.qkv, self.qkv_bias)
         projected = projected.view(len(states), -1, decoder.head)
         # Keys and queries are rotated together, values are not rotated at all.
         turned = projected[:, :heads]
@@ -348,7 +351,8 @@ class MergedLayer:
     def _after(self, states: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
         """Hidden states after the layer, from those before it and what its attention found."""
         states = _plus_product(states, mixed, self.out, self.out_bias)
-        both = _product(self.decoder.norm(states), self.gate_up, self.gate_up_bias)
+        normalised = self.decoder.norm(states, self.second_scale)
+        both = _product(normalised, self.gate_up, self.gate_up_bias)
         gate, up = both.chunk(2, dim=1)
         return _plus_product(states, silu(gate).mul_(up), self.down, self.down_bias)
 
@@ -356,16 +360,18 @@ class MergedLayer:
 class Normalised:
     """x / sqrt(sum(x^2) + size * eps) over the last dimension, in three operations.
 
-    This is RMSNorm divided by sqrt(size), which `_folded` puts into the weights that follow.
+    This is RMSNorm without its weights, divided by sqrt(size). `_folded` puts both into the matrix
+    that follows, or returns them as a scale.
     """
 
     def __init__(self, size: int, eps: float) -> None:
         # sqrt(sum(x^2) + size * eps) is the hypotenuse of the length of x and this constant.
         self.least = torch.tensor(math.sqrt(size * eps))
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return x / length.hypot_(self.least)
+        result = x / length.hypot_(self.least)
+        return result if scale is None else result.mul_(scale)
 
 
 def _projections(layer: torch.nn.Module) -> list[torch.nn.Module]:
@@ -428,10 +434,17 @@ def _pairs(size: int) -> torch.Tensor:
     return torch.arange(size).view(2, size // 2).t().flatten()
 
 
-def _folded(weight: torch.Tensor, norm: Any) -> torch.Tensor:
-    """The matrix (in, out) that does after `Normalised` what a linear weight does after RMSNorm."""
+def _folded(weight: torch.Tensor, norm: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What does after `Normalised` what a linear weight does after RMSNorm.
+
+    It is a matrix (in, out) that the weights of the norm are folded into. A matrix of 16 bits stays
+    as it is, and a scale (in,) for what `Normalised` returns comes with it: such models are large,
+    so that one operation more on a row of states costs less than one on every weight.
+    """
     scale = norm.weight.detach().float() * math.sqrt(weight.shape[1])
-    return _columns((weight * scale).to(weight.dtype))
+    if weight.dtype != torch.float32:
+        return _columns(weight), scale
+    return _columns(weight * scale), None
 
 
 def _columns(weight: torch.Tensor) -> torch.Tensor:
