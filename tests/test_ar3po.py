@@ -240,5 +240,5 @@ class TestOnRecords:
 def test_the_shelf_has_the_arms_of_the_regime():
     from papers.regimes import REGIMES
 
-    labels = set(tuned.Shelf(ROOT / "data/runs/regime-ar3po", {}).records)
+    labels = set(tuned.Shelf(ROOT / "data/runs/regimes/ar3po", {}).records)
     assert labels == set(REGIMES["ar3po"].arms()) == set(ar3po.ARMS)

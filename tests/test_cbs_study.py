@@ -142,9 +142,6 @@ class TestOnRecords:
             assert set(shelf.records) == set(cbs.ARMS) == set(REGIMES[f"cbs-{name}"].arms())
             assert {len(group) for group in shelf.groups.values()} == {8}
 
-    def test_a_trial_that_is_missing_is_passed_over(self, tmp_path):
-        assert cbs.load(tmp_path) == ({}, {})
-
     @pytest.mark.slow
     def test_a_table_of_verdicts_has_both_measurements(self, recorded):
         table = cbs.verdict_table(recorded.records).set_index("claim")

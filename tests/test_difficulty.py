@@ -301,12 +301,12 @@ class TestKnapsack:
 class TestKnapsackOnRecords:
     @pytest.fixture(scope="class")
     def recorded(self):
-        return tuned.recorded([ROOT / "data/runs/regime-knapsack"])
+        return tuned.recorded(ROOT / "data/runs", ["regimes/knapsack"])
 
     @pytest.fixture(scope="class")
     def pair(self, recorded):
         """Two seeds of each method are enough."""
-        arms = ("regime-knapsack/grpo-8", "regime-knapsack/knapsack-8")
+        arms = ("regimes/knapsack/grpo-8", "regimes/knapsack/knapsack-8")
         return knapsack.Pair(*(recorded[arm][:2] for arm in arms))
 
     def test_pools_without_records_are_left_out(self, recorded):

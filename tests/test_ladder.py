@@ -1,10 +1,10 @@
-"""The candidates of the ladder: their problems, and the table of what was measured."""
+"""The ladder: candidates of tasks, and what methods change from rung to rung."""
 
 import pandas as pd
 import pytest
 
 import workbench as wb
-from papers import ladder
+from papers import ladder, rungs
 from workbench import problems
 
 
@@ -47,3 +47,56 @@ def test_the_table_has_the_curve_of_a_run(tmp_path, lab):
     assert (row["rounds"], row["at"]) == (2, 2)
     assert row["reached"] == accuracy.iloc[-1]
     assert row["curve"].split() == [f"{share:.3f}" for share in accuracy]
+
+
+# Rungs
+
+
+def of_sizes(ratios, points):
+    """A table as `rungs.effects` gives it, from the values of the same methods on every rung."""
+    rows = {
+        (size, name): {"ratio": ratio, "low": ratio - 0.1, "high": ratio + 0.1}
+        | {"points": gain, "points_low": gain - 1, "points_high": gain + 1}
+        for size in ratios
+        for name, ratio, gain in zip(rungs.ARMS.values(), ratios[size], points[size])
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["size", "method"])
+
+
+def test_what_the_papers_report_is_the_mean_over_their_models():
+    published = rungs.published()
+    # Table 1 of AR3PO: 43.1 against 42.2, and 27.8 against 26.5.
+    assert published["AR3PO"] == pytest.approx((0.9 + 1.3) / 2)
+    # Of DAPO that table has two models more, and table 1 of AERO two.
+    gains = [0.7, 1.3, 34.05 - 34.01, 47.5 - 46.9]
+    assert published["DAPO"] == pytest.approx(sum(gains) / 4)
+    assert set(published.index) < set(rungs.ARMS.values())
+
+
+def test_orders_of_rungs_are_compared_by_ranks():
+    ratios = {"small": [1, 2, 3, 4, 5, 6, 7], "large": [10, 20, 30, 40, 50, 60, 70]}
+    points = {"small": [1, 2, 3, 4, 5, 6, 7], "large": [7, 6, 5, 4, 3, 2, 1]}
+    found = rungs.correlations(of_sizes(ratios, points))
+    sizes = found[(found["first"] == "small") & (found["second"] == "large")]
+    assert sizes["correlation"].tolist() == pytest.approx([1, -1])
+    # Two of the 7! orders of seven methods agree as strongly: the same one and its reverse.
+    assert sizes["p"].tolist() == pytest.approx([2 / 5040] * 2)
+    papers = found[found["second"] == rungs.PAPERS]
+    assert set(papers["methods"]) == {5} and set(papers["measure"]) == {"accuracy at equal rounds"}
+
+
+def test_an_effect_goes_the_same_way_only_where_both_intervals_say_so():
+    ratios = {"small": [0.5, 0.5, 1.0, 2, 2, 2, 2], "large": [0.5, 2.0, 0.5, 2, 2, 2, 2]}
+    points = {"small": [5, 5, 0, 1.5, 1.5, 1.5, 1.5], "large": [5, -5, 5, 1.5, 1.5, 1.5, 1.5]}
+    table = rungs.agreement(of_sizes(ratios, points), "small", "large")
+    assert table["same way"].tolist()[:3] == ["yes", "no", "open"]
+    assert table["the same way"].tolist()[:4] == ["yes", "no", "open", "yes"]
+    assert table.loc["PODS", "rollouts, small"] == "0.50 [0.40, 0.60]"
+
+
+def test_every_rung_has_every_method_with_its_seeds():
+    ladder_of_records = rungs.shelves(wb.labs.shipped("runs"))
+    table = rungs.effects(ladder_of_records)
+    assert list(table.index.unique("size")) == list(rungs.RUNGS)
+    assert (table.groupby("size").size() == len(rungs.ARMS)).all()
+    assert (table["seeds"] >= 3).all()

@@ -50,7 +50,7 @@ def write_arm(place, label, slope, rollouts, lost):
 @pytest.fixture
 def folder(tmp_path):
     """The arms of the regime, with four times the rollouts and twice the gain in PODS."""
-    place = tmp_path / "regime-pods"
+    place = tmp_path / "regimes" / "pods"
     write_arm(place, "grpo-16", 0.01, 16, lost=4)
     write_arm(place, "pods", 0.02, 64, lost=0)
     write_arm(place, "random", 0.01, 64, lost=4)
@@ -66,12 +66,12 @@ def shelf(folder):
 class TestLoading:
     def test_the_two_trials_and_their_records_are_read(self, folder, tmp_path):
         for label in pods.BATCH_ARMS:
-            write_arm(tmp_path / "regime-pods-batch", label, 0.01, 32, lost=0)
+            write_arm(tmp_path / "regimes" / "pods-batch", label, 0.01, 32, lost=0)
         records, shelf, batch = pods.load(tmp_path)
-        assert "regime-pods/pods" in records
+        assert "regimes/pods/pods" in records
         assert list(shelf.groups) == list(pods.ARMS.values())
         assert list(batch.groups) == list(pods.BATCH_ARMS.values())
-        assert "regime-pods-batch/grpo-32" in records
+        assert "regimes/pods-batch/grpo-32" in records
 
     def test_every_run_at_one_rate_is_recorded(self):
         labels = {label for pair in pods.BATCHES.values() for label in pair}
@@ -79,7 +79,7 @@ class TestLoading:
         labels |= {label for rules in pods.RULES_AT_ONE_RATE.values() for label in rules.values()}
         recorded = {
             f"{folder}/{label}"
-            for folder in {label.partition("/")[0] for label in labels}
+            for folder in {label.rpartition("/")[0] for label in labels}
             for label in load_all(shipped(f"runs/{folder}"))
         }
         assert labels <= recorded

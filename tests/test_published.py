@@ -271,16 +271,17 @@ class TestReleasedRuns:
 class TestClaims:
     def test_every_claim_can_be_measured(self):
         """It names arms of a regime; once the regime is on the shelf, each of them has its runs."""
-        recorded = {}
-        for shelf in (FOLDER.parent / "runs").glob("regime-*/shelf.json"):
-            runs = json.loads(shelf.read_text())["runs"]
-            recorded[shelf.parent.name] = {run.partition("/")[0] for run in runs}
+        shelf = FOLDER.parent / "runs" / "regimes" / "shelf.json"
+        recorded: dict[str, set[str]] = {}
+        for run in json.loads(shelf.read_text())["runs"]:
+            regime, arm, _ = run.split("/")
+            recorded.setdefault(f"regimes/{regime}", set()).add(arm)
         for claim in CLAIMS:
             how = claim.measured_by
             for labels in (how.arm, how.baseline, how.gain_of):
                 for name in filter(None, [labels] if isinstance(labels, str) else labels):
-                    folder, _, arm = name.partition("/")
-                    assert arm in REGIMES[folder.removeprefix("regime-")].arms(), name
+                    folder, _, arm = name.rpartition("/")
+                    assert arm in REGIMES[folder.removeprefix("regimes/")].arms(), name
                     assert arm in recorded.get(folder, {arm}), name
             assert claim.place, claim.claim
             assert claim.published, claim.claim

@@ -77,7 +77,7 @@ def test_there_are_recorded_runs_and_each_is_of_a_grid(runs):
     searched = re.compile("tiny-grpo|-search(-one-rate)?$")
     there = {path for path in there if not searched.search(path.parts[-3])}
     there = {path for path in there if path.parts[-2] != "tiny-grpo"}
-    there = {path for path in there if not path.parts[-3].startswith("regime-")}
+    there = {path for path in there if path.parts[-4] != "regimes"}
     there = {path for path in there if path.parts[-4] != "stress"}
     there = {path for path in there if path.parts[-3] != "stress-long"}
     assert len(runs) >= 900
@@ -86,10 +86,10 @@ def test_there_are_recorded_runs_and_each_is_of_a_grid(runs):
 
 def trials_on_the_shelf():
     """Folder, arms, labels, the baseline's label, and seeds, of every recorded trial."""
-    for folder in sorted(RUNS.glob("regime-*")):
-        regime = regimes.REGIMES[folder.name.removeprefix("regime-")]
-        arms = pd.read_csv(folder / "arms.csv")
-        yield folder, arms, set(regime.arms()), regime.against, regimes.SEEDS
+    for table in sorted(RUNS.glob("regimes/*/arms.csv")):
+        regime = regimes.REGIMES[table.parent.name]
+        seeds = regime.settings.get("seeds", regimes.SEEDS)
+        yield table.parent, pd.read_csv(table), set(regime.arms()), regime.against, seeds
     for name, arms in pd.read_csv(RUNS / "stress" / "arms.csv").groupby("condition"):
         labels = set(stress.CONDITIONS[name].arms())
         yield RUNS / "stress" / name, arms, labels, stress.BASELINE, stress.SEEDS
@@ -166,7 +166,7 @@ def test_every_manifest_is_that_of_its_grid(runs, tmp_path):
 
 def test_the_recorded_runs_take_little_room():
     files = [path for path in RUNS.rglob("*") if path.is_file()]
-    assert len(files) <= 150
+    assert len(files) <= 120
     assert sum(path.stat().st_size for path in files) < 40e6
 
 

@@ -1,4 +1,4 @@
-"""Trials of arms whose effect is known by construction; `python -m papers.truths` makes whole ones."""
+"""Trials whose answer is known by construction; `python -m papers.truths` makes whole ones."""
 
 import pandas as pd
 import pytest

@@ -74,7 +74,7 @@ def test_rates_of_every_arm(shelf):
 
 
 def test_records_are_named_by_folder_and_label(shelf, tmp_path):
-    runs = tuned.recorded([tmp_path, tmp_path / "missing"])
+    runs = tuned.recorded(tmp_path.parent, [tmp_path.name, "missing"])
     assert set(runs) == {f"{tmp_path.name}/{label}" for label in ("grpo", "mine", "other")}
     assert [record.manifest["seed"] for record in runs[f"{tmp_path.name}/mine"]] == [0, 1]
 
@@ -115,7 +115,7 @@ def test_further_claims_leave_the_verdicts_of_the_published_ones_as_they_are():
     data = Path(__file__).parent.parent / "data"
     further = [Claim("AERO", f"further {number}") for number in range(20)]
     seen = [Finding(Measurement(np.array([-0.1, 0.0, 0.1])))] * 20
-    records = tuned.recorded([data / "runs" / "regime-aero"])
+    records = tuned.recorded(data / "runs", ["regimes/aero"])
     table = tuned.claims_of_paper("AERO", records, further, seen, seen)
     everywhere = verdicts.read(data / "verdicts.csv")
     known = everywhere.loc[everywhere["paper"] == "AERO", "verdict"]

@@ -1569,7 +1569,7 @@ def verdict_table(
     of_figures = [claim for claim, _ in CLAIMS_OF_FIGURES]
     findings = [quantity(Measured(tuned, found)) for _, quantity in CLAIMS_OF_FIGURES]
     untuned = [quantity(Measured(before, found_before)) for _, quantity in CLAIMS_OF_FIGURES]
-    older = {f"regime-aero/{label}": before[name] for label, name in ARMS.items()}
+    older = {f"regimes/aero/{label}": before[name] for label, name in ARMS.items()}
     return claims_of_paper("AERO", records, of_figures, findings, untuned, older)
 
 

@@ -607,7 +607,7 @@ def verdict_table(
     DataFrame
     """
     of_figures = [claim for claim, _ in CLAIMS_OF_FIGURES]
-    older = {f"regime-ar3po/{label}": before[name] for label, name in ARMS.items()}
+    older = {f"regimes/ar3po/{label}": before[name] for label, name in ARMS.items()}
     return claims_of_paper("AR3PO", records, of_figures, measured(tuned), measured(before), older)
 
 

@@ -80,7 +80,7 @@ ARMS = {
 }
 # The choices of rollouts in runs at one rate, recorded with every objective.
 SCOPES = {"full": "all rollouts", "round": "CBS*", "buffer": "CBS"}
-FOLDERS = ("cbs", "cbs-ablations", "cbs-constants", *(f"regime-cbs-{name}" for name in OBJECTIVES))
+FOLDERS = ("cbs", "cbs-ablations", "cbs-constants", *(f"regimes/cbs-{name}" for name in OBJECTIVES))
 # The features of table 1 by what they tell.
 KINDS = {
     "use and age": ["uses", "age"],
@@ -109,14 +109,10 @@ def load(folder: Any) -> Recorded:
     -------
     records : dict from "folder/label" to records
     shelves : dict from objective to tuned.Shelf
-        The trials of the regimes `cbs-grpo`, `cbs-dapo` and `cbs-gspo`, those that are there.
+        The trials of the regimes `cbs-grpo`, `cbs-dapo` and `cbs-gspo`.
     """
-    shelves = {
-        name: Shelf(place, ARMS)
-        for name in OBJECTIVES
-        if (place := Path(folder, f"regime-cbs-{name}")).exists()
-    }
-    return Recorded(recorded(Path(folder, name) for name in FOLDERS), shelves)
+    shelves = {name: Shelf(Path(folder, f"regimes/cbs-{name}"), ARMS) for name in OBJECTIVES}
+    return Recorded(recorded(folder, FOLDERS), shelves)
 
 
 def published(name: str) -> pd.DataFrame:
@@ -602,7 +598,7 @@ BEFORE = {
 
 def _tuned(records: Runs) -> dict[str, Sequence[Record]]:
     """The arms of the trial with GRPO's objective, by their labels."""
-    return {label: records[f"regime-cbs-grpo/{label}"] for label in ARMS}
+    return {label: records[f"regimes/cbs-grpo/{label}"] for label in ARMS}
 
 
 def _untuned(records: Runs) -> list[Finding]:

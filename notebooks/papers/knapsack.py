@@ -89,19 +89,19 @@ ABLATIONS = {
     "no-bounds": "no bounds",
 }
 FOLDERS = (
-    "regime-knapsack",
-    "regime-knapsack-late",
-    "regime-knapsack-clean",
+    "regimes/knapsack",
+    "regimes/knapsack-late",
+    "regimes/knapsack-clean",
     "leaderboard",
     "knapsack",
     "head-to-head",
 )
 # Where Knapsack RL and GRPO were both tuned with N = 8: the labels of their records.
 POOLS = {
-    "half of the pool solved": ("regime-knapsack/knapsack-8", "regime-knapsack/grpo-8"),
+    "half of the pool solved": ("regimes/knapsack/knapsack-8", "regimes/knapsack/grpo-8"),
     "default pool (leaderboard)": ("leaderboard/knapsack", "leaderboard/grpo"),
-    "base late": ("regime-knapsack-late/knapsack-8", "regime-knapsack-late/grpo-8"),
-    "base clean": ("regime-knapsack-clean/knapsack-8", "regime-knapsack-clean/grpo-8"),
+    "base late": ("regimes/knapsack-late/knapsack-8", "regimes/knapsack-late/grpo-8"),
+    "base clean": ("regimes/knapsack-clean/knapsack-8", "regimes/knapsack-clean/grpo-8"),
 }
 
 
@@ -601,7 +601,7 @@ def load(folder: Any) -> Recorded:
     Parameters
     ----------
     folder : path
-        Such as data/runs. The trials of the bases late and clean count as soon as they are there.
+        Such as data/runs.
 
     Returns
     -------
@@ -611,10 +611,10 @@ def load(folder: Any) -> Recorded:
     tuned, one_rate : Pair
         GRPO and Knapsack RL with N = 8: tuned, in the regime; and at one rate, in the default pool.
     """
-    records = recorded(Path(folder, name) for name in FOLDERS)
-    tuned_pair = (records[f"regime-knapsack/{arm}"] for arm in ("grpo-8", "knapsack-8"))
+    records = recorded(folder, FOLDERS)
+    tuned_pair = (records[f"regimes/knapsack/{arm}"] for arm in ("grpo-8", "knapsack-8"))
     before = (records[f"head-to-head/{arm}"] for arm in ("grpo", "knapsack"))
-    shelf = Shelf(Path(folder, "regime-knapsack"), ARMS | ABLATIONS)
+    shelf = Shelf(Path(folder, "regimes/knapsack"), ARMS | ABLATIONS)
     return Recorded(records, shelf, Pair(*tuned_pair), Pair(*before))
 
 

@@ -4,7 +4,8 @@ A task is of use for comparing methods when the model is right now and then at t
 .4 of the time, and when GRPO then takes it to .8 or is still rising after 100 rounds. Here are a
 dozen candidates of three kinds: sums and the like, stories of grade school from templates written
 for this file, and families of reasoning-gym with easy settings. Held-out problems are others than
-those that are trained on.
+those that are trained on. A response to a sum has room for 12 tokens, since the model then says a
+number or does not; where it explains itself, it has more.
 
 In the folder `notebooks`, with the model that `examples/smollm2.py` writes:
 
@@ -81,18 +82,18 @@ def drawn(name: str, question: Callable[[Rng], Question], split: str, n: int) ->
     return Pool(found.values())
 
 
-def own(kind: str, name: str, question: Callable[[Rng], Question]) -> Candidate:
+def own(kind: str, name: str, question: Callable[[Rng], Question], room: int = 12) -> Candidate:
     """A candidate whose questions are drawn here."""
-    return Candidate(kind, lambda split, n: drawn(name, question, split, n))
+    return Candidate(kind, lambda split, n: drawn(name, question, split, n), room)
 
 
-def gym(name: str, ending: str = ONLY, **options: Any) -> Candidate:
+def gym(name: str, room: int = 12, **options: Any) -> Candidate:
     """A family of reasoning-gym, whose answers are numbers."""
 
     def make(split: str, n: int) -> Pool:
-        return problems.reasoning_gym(name, n, split=split, instruction=ending, **options)
+        return problems.reasoning_gym(name, n, split=split, instruction=ONLY, **options)
 
-    return Candidate("reasoning-gym", make)
+    return Candidate("reasoning-gym", make, room)
 
 
 def whole(rng: Rng, low: int, high: int) -> int:
@@ -196,12 +197,12 @@ CANDIDATES = {
     "two operations": own("numbers", "two-operations", chain),
     "the missing number": own("numbers", "missing", missing),
     "the largest of four": own("numbers", "largest", largest),
-    "stories of one step": own("stories", "stories-1", story),
-    "stories of two steps": own("stories", "stories-2", longer_story),
+    "stories of one step": own("stories", "stories-1", story, 40),
+    "stories of two steps": own("stories", "stories-2", longer_story, 40),
     "chain_sum": gym("chain_sum", min_terms=2, max_terms=3, min_digits=1, max_digits=1),
-    "letter_counting": gym("letter_counting", min_words=3, max_words=6),
-    "gcd": gym("gcd", min_value=2, max_value=40),
-    "gsm_symbolic": gym("gsm_symbolic"),
+    "letter_counting": gym("letter_counting", 40, min_words=3, max_words=6),
+    "gcd": gym("gcd", 40, min_value=2, max_value=40),
+    "gsm_symbolic": gym("gsm_symbolic", 160),
 }
 
 
@@ -239,8 +240,8 @@ def measure_starts(model: Path, out: Path, names: list[str]) -> None:
                 greedy=False,
             )
         start = scores["correct"].sum() / scores["samples"].sum()
-        row = {"task": name, "problems": len(scores), "start": start}
-        rows.append(row | {"tokens": scores["length"].mean()})
+        row = {"task": name, "problems": len(scores), "room": its_lab.sampling.max_new_tokens}
+        rows.append(row | {"start": start, "tokens": scores["length"].mean()})
         pd.DataFrame(rows).to_csv(path, index=False)
         print(f"{name}: {start:.3f}", flush=True)
 
@@ -278,9 +279,9 @@ def train(model: Path, out: Path, rounds: int, names: list[str]) -> None:
 def table(out: Path) -> pd.DataFrame:
     """One row a candidate: its start, and where its run has come so far.
 
-    Columns: task, kind, problems (held out), start, tokens (of a response, mean), rounds, reached
-    (share right on held-out problems at the latest evaluation), at (its round) and curve (all
-    evaluations of the run, from round 0 on).
+    Columns: task, kind, problems (held out), room (tokens of a response at most), start, tokens (of
+    a response, mean), rounds, reached (share right on held-out problems at the latest evaluation),
+    at (its round) and curve (all evaluations of the run, from round 0 on).
     """
     frame = pd.read_csv(out / "starts.csv")
     frame.insert(1, "kind", [CANDIDATES[name].kind for name in frame["task"]])

@@ -106,13 +106,13 @@ BATCH_ARMS = {
     "random": "random, 8 of 32",
     "max-reward": "max-reward, 8 of 32",
 }
-FOLDERS = ("regime-pods", "regime-pods-batch", "head-to-head", "pods", "pods-small-batches")
+FOLDERS = ("regimes/pods", "regimes/pods-batch", "head-to-head", "pods", "pods-small-batches")
 # PODS and GRPO by the number of problems a step, with the rate at which both were run.
 BATCHES = {
-    "1 problem, tuned": ("regime-pods/pods", "regime-pods/grpo-16"),
+    "1 problem, tuned": ("regimes/pods/pods", "regimes/pods/grpo-16"),
     "1 problem, at 2e-4": ("pods-small-batches/one-pods", "pods-small-batches/one-grpo"),
     "4 problems, at 2e-4": ("pods-small-batches/four-pods", "pods-small-batches/four-grpo"),
-    "32 problems, tuned": ("regime-pods-batch/pods", "regime-pods-batch/grpo-8"),
+    "32 problems, tuned": ("regimes/pods-batch/pods", "regimes/pods-batch/grpo-8"),
     "32 problems, at 3e-4": ("head-to-head/pods", "head-to-head/grpo"),
 }
 # The rules at one rate by the base model, 32 problems a round.
@@ -555,11 +555,11 @@ def load(folder: Any) -> Recorded:
     batch : tuned.Shelf
         That of `pods-batch`.
     """
-    records = recorded(Path(folder, name) for name in FOLDERS)
+    records = recorded(folder, FOLDERS)
     return Recorded(
         records,
-        Shelf(Path(folder, "regime-pods"), ARMS),
-        Shelf(Path(folder, "regime-pods-batch"), BATCH_ARMS),
+        Shelf(Path(folder, "regimes/pods"), ARMS),
+        Shelf(Path(folder, "regimes/pods-batch"), BATCH_ARMS),
     )
 
 

@@ -4,7 +4,7 @@ Each claim is measured between tuned arms, in the regime of its paper (`regimes.
 what the paper prints and `sizes` the same as numbers. `published_gain` is what the paper's baseline
 gained over its start; sizes of accuracy are scaled by it. A claim is that a quantity lies above 0,
 unless `direction` and `bound` say otherwise. `measured_by` names recorded runs, as "folder/label"
-of `data/runs`; the folder regime-pods has the runs of the regime `pods`. In a claim, n is the
+of `data/runs`; the folder regimes/pods has the runs of the regime `pods`. In a claim, n is the
 number of rollouts of a problem. `one_rate` is the claim of `data/verdicts-one-rate.csv` that was
 made of runs at one learning rate for all arms, where there is one; and `headline` marks the claims
 that README shows.
@@ -30,12 +30,12 @@ __all__ = ["CLAIMS"]
 # in as many optimizer steps as the full set takes, and from a buffer (CBS). As in the paper, means
 # are over three objectives.
 OBJECTIVES = ("grpo", "dapo", "gspo")
-CBS_FULL = tuple(f"regime-cbs-{base}/full" for base in OBJECTIVES)
-CBS_MIXED = tuple(f"regime-cbs-{base}/mixed" for base in OBJECTIVES)
-CBS_ROUND = tuple(f"regime-cbs-{base}/round" for base in OBJECTIVES)
-CBS_STEPS = tuple(f"regime-cbs-{base}/round-8" for base in OBJECTIVES)
-CBS_BUFFER = tuple(f"regime-cbs-{base}/buffer" for base in OBJECTIVES)
-CBS_RANDOM = tuple(f"regime-cbs-{base}/random-buffer" for base in OBJECTIVES)
+CBS_FULL = tuple(f"regimes/cbs-{base}/full" for base in OBJECTIVES)
+CBS_MIXED = tuple(f"regimes/cbs-{base}/mixed" for base in OBJECTIVES)
+CBS_ROUND = tuple(f"regimes/cbs-{base}/round" for base in OBJECTIVES)
+CBS_STEPS = tuple(f"regimes/cbs-{base}/round-8" for base in OBJECTIVES)
+CBS_BUFFER = tuple(f"regimes/cbs-{base}/buffer" for base in OBJECTIVES)
+CBS_RANDOM = tuple(f"regimes/cbs-{base}/random-buffer" for base in OBJECTIVES)
 
 PODS_SIZE = {"sizes": (1.8,), "published_gain": (20.8,)}
 KNAPSACK_SIZES = {"sizes": (3.8, 1.9, 2.7, 2.3), "published_gain": (3.0, 20.3, 0.6, 18.5)}
@@ -50,7 +50,7 @@ PODS = (
         place="figure 2a; released runs",
         published="higher",
         **PODS_SIZE,
-        measured_by=accuracy(arm="regime-pods/pods", baseline="regime-pods/grpo-16", unit="l40s"),
+        measured_by=accuracy(arm="regimes/pods/pods", baseline="regimes/pods/grpo-16", unit="l40s"),
         released=Released(
             family="qwen2.5-3b-gsm8k",
             arm="max-variance 64 to 16",
@@ -65,7 +65,9 @@ PODS = (
         claim="the same at equal steps, points",
         place="released runs",
         published="higher",
-        measured_by=accuracy(arm="regime-pods/pods", baseline="regime-pods/grpo-16", unit="round"),
+        measured_by=accuracy(
+            arm="regimes/pods/pods", baseline="regimes/pods/grpo-16", unit="round"
+        ),
     ),
     Claim(
         paper="PODS",
@@ -74,7 +76,7 @@ PODS = (
         place="figure 2b",
         published="higher",
         measured_by=accuracy(
-            arm="regime-pods-batch/pods", baseline="regime-pods-batch/grpo-8", unit="l40s"
+            arm="regimes/pods-batch/pods", baseline="regimes/pods-batch/grpo-8", unit="l40s"
         ),
     ),
     # Both sample 32 rollouts a problem, so equal rounds are equal rollouts, as in the figure.
@@ -85,7 +87,7 @@ PODS = (
         place="figure 2c",
         published="higher",
         measured_by=accuracy(
-            arm="regime-pods-batch/pods", baseline="regime-pods-batch/grpo-32", unit="rollouts"
+            arm="regimes/pods-batch/pods", baseline="regimes/pods-batch/grpo-32", unit="rollouts"
         ),
         released=Released(
             family="h100s", arm="max-variance 128 to 32", baseline="GRPO 32", at=0.66, unit="hours"
@@ -100,8 +102,8 @@ PODS = (
         published="less",
         direction="below",
         measured_by=change(
-            arm="regime-pods-batch/pods",
-            baseline="regime-pods-batch/grpo-32",
+            arm="regimes/pods-batch/pods",
+            baseline="regimes/pods-batch/grpo-32",
             column="tokens_selected",
         ),
     ),
@@ -113,7 +115,7 @@ PODS = (
         published="+1.0",
         sizes=(1.0,),
         published_gain=(21.6,),
-        measured_by=accuracy(arm="regime-pods/pods", baseline="regime-pods/random", unit="round"),
+        measured_by=accuracy(arm="regimes/pods/pods", baseline="regimes/pods/random", unit="round"),
         released=Released(
             family="qwen2.5-3b-gsm8k",
             arm="max-variance 64 to 16",
@@ -135,10 +137,10 @@ PODS = (
         sizes=(15.3,),
         published_gain=(22.6,),
         measured_by=accuracy(
-            arm="regime-pods/pods",
-            baseline="regime-pods/max-reward",
+            arm="regimes/pods/pods",
+            baseline="regimes/pods/max-reward",
             unit="round",
-            gain_of="regime-pods/pods",
+            gain_of="regimes/pods/pods",
         ),
         released=Released(
             family="qwen2.5-3b-gsm8k",
@@ -160,7 +162,7 @@ AR3PO = (
         sizes=(-28.75, -16.25),
         direction="below",
         measured_by=change(
-            arm="regime-ar3po/ar3po", baseline="regime-ar3po/grpo", column="rollouts"
+            arm="regimes/ar3po/ar3po", baseline="regimes/ar3po/grpo", column="rollouts"
         ),
     ),
     # The paper bills DAPO for three draws of eight rollouts, whatever it draws.
@@ -171,7 +173,7 @@ AR3PO = (
         published="-76, -72",
         sizes=(-76.25, -72.1),
         direction="below",
-        measured_by=against_number(arm="regime-ar3po/ar3po", column="rollouts", number=DAPO_FLAT),
+        measured_by=against_number(arm="regimes/ar3po/ar3po", column="rollouts", number=DAPO_FLAT),
     ),
     Claim(
         paper="AR3PO",
@@ -182,7 +184,7 @@ AR3PO = (
         sizes=(-76.25, -72.1),
         direction="below",
         measured_by=change(
-            arm="regime-ar3po/ar3po", baseline="regime-ar3po/dapo", column="rollouts"
+            arm="regimes/ar3po/ar3po", baseline="regimes/ar3po/dapo", column="rollouts"
         ),
     ),
     # From about .3 to below .2 of the prompts, from the second epoch on. Reused responses count, as
@@ -196,7 +198,10 @@ AR3PO = (
         sizes=(-33.3,),
         direction="below",
         measured_by=change(
-            arm="regime-ar3po/ar3po", baseline="regime-ar3po/grpo", column="unsolved", from_epoch=2
+            arm="regimes/ar3po/ar3po",
+            baseline="regimes/ar3po/grpo",
+            column="unsolved",
+            from_epoch=2,
         ),
     ),
     # Not scaled: the table has no scores before training.
@@ -207,7 +212,9 @@ AR3PO = (
         place="table 1",
         published="+0.9, +1.3",
         sizes=(0.9, 1.3),
-        measured_by=accuracy(arm="regime-ar3po/ar3po", baseline="regime-ar3po/grpo", unit="round"),
+        measured_by=accuracy(
+            arm="regimes/ar3po/ar3po", baseline="regimes/ar3po/grpo", unit="round"
+        ),
         headline=True,
     ),
     Claim(
@@ -219,7 +226,9 @@ AR3PO = (
         sizes=(0.2, 0.0),
         direction="matches",
         margin=1.0,
-        measured_by=accuracy(arm="regime-ar3po/ar3po", baseline="regime-ar3po/dapo", unit="round"),
+        measured_by=accuracy(
+            arm="regimes/ar3po/ar3po", baseline="regimes/ar3po/dapo", unit="round"
+        ),
         headline=True,
     ),
     # Not scaled: the table has no scores before training.
@@ -231,7 +240,7 @@ AR3PO = (
         published="+1.3",
         sizes=(1.3,),
         measured_by=accuracy(
-            arm="regime-ar3po/ar3po", baseline="regime-ar3po/direct", unit="round"
+            arm="regimes/ar3po/ar3po", baseline="regimes/ar3po/direct", unit="round"
         ),
     ),
     Claim(
@@ -240,7 +249,7 @@ AR3PO = (
         place="section 4.3",
         published="higher",
         measured_by=accuracy(
-            arm="regime-ar3po/recompute", baseline="regime-ar3po/no-reuse", unit="round"
+            arm="regimes/ar3po/recompute", baseline="regimes/ar3po/no-reuse", unit="round"
         ),
     ),
     Claim(
@@ -249,7 +258,7 @@ AR3PO = (
         place="section 4.3",
         published="higher",
         measured_by=accuracy(
-            arm="regime-ar3po/ar3po", baseline="regime-ar3po/no-reuse", unit="round"
+            arm="regimes/ar3po/ar3po", baseline="regimes/ar3po/no-reuse", unit="round"
         ),
     ),
 )
@@ -267,8 +276,8 @@ def _knapsack_at(n: int) -> Claim:
         published="+1.9 to +3.8" if n == 8 else "higher",
         **(KNAPSACK_SIZES if n == 8 else {}),
         measured_by=accuracy(
-            arm=f"regime-knapsack/knapsack-{n}",
-            baseline=f"regime-knapsack/grpo-{n}",
+            arm=f"regimes/knapsack/knapsack-{n}",
+            baseline=f"regimes/knapsack/grpo-{n}",
             unit="rollouts",
         ),
         headline=n == 8,
@@ -284,8 +293,8 @@ KNAPSACK = (
         published="+20 to +40",
         sizes=(20.0, 40.0),
         measured_by=difference(
-            arm="regime-knapsack/knapsack-8",
-            baseline="regime-knapsack/grpo-8",
+            arm="regimes/knapsack/knapsack-8",
+            baseline="regimes/knapsack/grpo-8",
             column="effective_gradient_ratio",
             from_epoch=2,
         ),
@@ -303,7 +312,7 @@ KNAPSACK = (
         sizes=(-5.2,),
         direction="below",
         measured_by=unsolved_at_last_visit(
-            arm="regime-knapsack/knapsack-8", baseline="regime-knapsack/grpo-8"
+            arm="regimes/knapsack/knapsack-8", baseline="regimes/knapsack/grpo-8"
         ),
     ),
     *(_knapsack_at(n) for n in (4, 8, 16)),
@@ -317,7 +326,7 @@ KNAPSACK = (
         direction="matches",
         margin=1.0,
         measured_by=accuracy(
-            arm="regime-knapsack/knapsack-4", baseline="regime-knapsack/grpo-8", unit="round"
+            arm="regimes/knapsack/knapsack-4", baseline="regimes/knapsack/grpo-8", unit="round"
         ),
     ),
     Claim(
@@ -329,8 +338,8 @@ KNAPSACK = (
         sizes=(1.8,),
         published_gain=(19.0,),
         measured_by=accuracy(
-            arm="regime-knapsack/knapsack-8",
-            baseline="regime-knapsack/no-info-gain",
+            arm="regimes/knapsack/knapsack-8",
+            baseline="regimes/knapsack/no-info-gain",
             unit="round",
         ),
     ),
@@ -340,7 +349,7 @@ KNAPSACK = (
         place="appendix C",
         published="higher",
         measured_by=accuracy(
-            arm="regime-knapsack/knapsack-8", baseline="regime-knapsack/no-fallback", unit="round"
+            arm="regimes/knapsack/knapsack-8", baseline="regimes/knapsack/no-fallback", unit="round"
         ),
     ),
     Claim(
@@ -349,7 +358,7 @@ KNAPSACK = (
         place="appendix G.4",
         published="higher",
         measured_by=accuracy(
-            arm="regime-knapsack/knapsack-8", baseline="regime-knapsack/no-bounds", unit="round"
+            arm="regimes/knapsack/knapsack-8", baseline="regimes/knapsack/no-bounds", unit="round"
         ),
     ),
 )
@@ -364,7 +373,10 @@ AERO = (
         sizes=(-50.1, -47.0),
         direction="below",
         measured_by=change(
-            arm="regime-aero/aero", baseline="regime-aero/grpo-16", column="flops", rounds=(1, 100)
+            arm="regimes/aero/aero",
+            baseline="regimes/aero/grpo-16",
+            column="flops",
+            rounds=(1, 100),
         ),
         headline=True,
     ),
@@ -378,7 +390,7 @@ AERO = (
         sizes=(-44.3, -49.8),
         direction="below",
         measured_by=change(
-            arm="regime-aero/aero", baseline="regime-aero/grpo-16", column="a10", rounds=(1, 100)
+            arm="regimes/aero/aero", baseline="regimes/aero/grpo-16", column="a10", rounds=(1, 100)
         ),
     ),
     Claim(
@@ -390,8 +402,8 @@ AERO = (
         sizes=(-71.25,),
         direction="below",
         measured_by=change(
-            arm="regime-aero/aero",
-            baseline="regime-aero/grpo-16",
+            arm="regimes/aero/aero",
+            baseline="regimes/aero/grpo-16",
             column="selected",
             rounds=(1, 100),
         ),
@@ -406,8 +418,8 @@ AERO = (
         sizes=(-22.3, -27.0),
         direction="below",
         measured_by=change(
-            arm="regime-aero/aero",
-            baseline="regime-aero/grpo-16",
+            arm="regimes/aero/aero",
+            baseline="regimes/aero/grpo-16",
             column="unsolved",
             from_epoch=2,
         ),
@@ -422,7 +434,7 @@ AERO = (
         sizes=(-22.3, -27.0),
         direction="below",
         measured_by=unsolved_at_equal_numbers(
-            arm="regime-aero/aero", baseline="regime-aero/grpo-16", from_epoch=2
+            arm="regimes/aero/aero", baseline="regimes/aero/grpo-16", from_epoch=2
         ),
     ),
     Claim(
@@ -433,7 +445,9 @@ AERO = (
         published="+0.5, +1.1",
         sizes=(0.5, 1.1),
         published_gain=(17.8, 15.8),
-        measured_by=accuracy(arm="regime-aero/aero", baseline="regime-aero/grpo-16", unit="round"),
+        measured_by=accuracy(
+            arm="regimes/aero/aero", baseline="regimes/aero/grpo-16", unit="round"
+        ),
         headline=True,
     ),
     # The three models of table 6, with .32 N, N = 6 and N = 5. With N = 5 the third hardly learns.
@@ -445,7 +459,7 @@ AERO = (
         published="+2.7, +2.5, +17.8",
         sizes=(2.7, 2.5, 17.8),
         published_gain=(15.7, 14.4, 2.2),
-        measured_by=accuracy(arm="regime-aero/aero", baseline="regime-aero/grpo-5", unit="round"),
+        measured_by=accuracy(arm="regimes/aero/aero", baseline="regimes/aero/grpo-5", unit="round"),
     ),
     Claim(
         paper="AERO",
@@ -455,8 +469,8 @@ AERO = (
         published="+54",
         sizes=(54.0,),
         measured_by=change(
-            arm="regime-aero/grpo-prior",
-            baseline="regime-aero/grpo-16",
+            arm="regimes/aero/grpo-prior",
+            baseline="regimes/aero/grpo-16",
             column="gradient_norm",
             rounds=(70, 90),
         ),
@@ -468,7 +482,7 @@ AERO = (
         published="+0.4",
         sizes=(0.4,),
         measured_by=accuracy(
-            arm="regime-aero/grpo-prior", baseline="regime-aero/grpo-16", unit="round"
+            arm="regimes/aero/grpo-prior", baseline="regimes/aero/grpo-16", unit="round"
         ),
     ),
     Claim(
@@ -478,7 +492,7 @@ AERO = (
         published="+0.5",
         sizes=(0.5,),
         measured_by=accuracy(
-            arm="regime-aero/aero", baseline="regime-aero/no-rejection", unit="round"
+            arm="regimes/aero/aero", baseline="regimes/aero/no-rejection", unit="round"
         ),
     ),
 )

@@ -6,7 +6,7 @@ in three fifths of its rounds, and then gets eight fresh seeds (`workbench.trial
 
 In the folder `notebooks`, `python -m papers.regimes knapsack ar3po` makes the runs of two regimes.
 Each may be stopped at any time; the same command goes on. With `--shelve` it also puts finished
-runs into `data/runs/regime-knapsack`, with what was found of every arm in `arms.csv` and a row for
+runs into `data/runs/regimes/knapsack`, with what was found of every arm in `arms.csv` and a row for
 every tuning run in `tuning.csv`.
 """
 
@@ -434,7 +434,7 @@ def main() -> None:
         trial = regime.trial(Path(given.out, name), jobs=given.jobs).run()
         print(trial, flush=True)
         if given.shelve:
-            shelve(trial, regime.outcomes, Path(given.shelve, f"regime-{name}"))
+            shelve(trial, regime.outcomes, Path(given.shelve, "regimes", name))
 
 
 if __name__ == "__main__":

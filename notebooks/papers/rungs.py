@@ -32,8 +32,7 @@ __all__ = ["ARMS", "RUNGS", "agreement", "correlations", "draw", "effects", "pub
 
 RUNGS = {
     "0.10 million": "leaderboard",
-    "0.34 million": "regime-ladder-large",
-    "135 million": "regime-ladder-smollm2",
+    "135 million": "regimes/ladder-smollm2",
 }
 ARMS = {
     "pods": "PODS",
@@ -121,7 +120,7 @@ def published() -> pd.Series:
     """Accuracy above GRPO's in the papers' main tables, in points, by method.
 
     It is the mean over the models of a table, for DAPO over those of two papers. PODS has no table
-    of accuracies; of its released runs, `released` says what they show. PKPO's paper reports pass@k.
+    of accuracies, and `released` says what its released runs show. PKPO's paper reports pass@k.
     """
     rows = []
     for file, theirs, name, row, factor in TABLES:

@@ -1,6 +1,6 @@
 """Recorded trials of `regimes.py`, as the notebooks show them: rates, gains, costs and verdicts.
 
-A trial is recorded as a shelf of runs, `data/runs/regime-NAME`. Beside the runs lie `arms.csv`,
+A trial is recorded as a part of the shelf `data/runs/regimes`. In its folder lie `arms.csv`,
 with what was found of every arm, and `tuning.csv`, with a row for every tuning run.
 """
 
@@ -65,7 +65,7 @@ class Shelf:
     Attributes
     ----------
     folder : path
-        Such as data/runs/regime-knapsack.
+        Such as data/runs/regimes/knapsack.
     names : dict from label to text
         What the arms are called in figures and tables, in the order in which they are shown. Arms
         that it leaves out are not shown.
@@ -141,21 +141,23 @@ class Shelf:
         return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def recorded(folders: Iterable[Path]) -> dict[str, list[Record]]:
-    """The records of several shelves by "folder/label", as claims name them.
+def recorded(runs: Any, folders: Iterable[str]) -> dict[str, list[Record]]:
+    """The records of several folders by "folder/label", as claims name them.
 
     Parameters
     ----------
-    folders : paths
-        Folders that are missing are passed over.
+    runs : path
+        Such as data/runs.
+    folders : names of folders in it
+        Such as "pods" and "regimes/pods". Those that are missing are passed over.
     """
-    runs = {}
-    for folder in map(Path, folders):
-        if not folder.exists():
+    found = {}
+    for folder in folders:
+        if not Path(runs, folder).exists():
             continue
-        for label, group in load_all(folder).items():
-            runs[f"{folder.name}/{label}"] = group
-    return runs
+        for label, group in load_all(Path(runs, folder)).items():
+            found[f"{folder}/{label}"] = group
+    return found
 
 
 class RecordedTrial(NamedTuple):
@@ -194,8 +196,8 @@ def load(
     shelf : Shelf
     one_rate : dict from the names of `before` to records
     """
-    trial = f"regime-{regime}"
-    records = recorded(Path(runs, name) for name in (trial, *folders))
+    trial = f"regimes/{regime}"
+    records = recorded(runs, (trial, *folders))
     one_rate = {name: records[place] for name, place in before.items()}
     return RecordedTrial(records, Shelf(Path(runs, trial), names), one_rate)
 
@@ -360,15 +362,15 @@ def headlines(found: pd.DataFrame, before: pd.DataFrame, folder: Path) -> pd.Dat
         names = [claim.measured_by.arm, claim.measured_by.baseline]
         # A claim may average over several pairs of arm and baseline.
         pairs = [*zip(*((name,) if isinstance(name, str) else name for name in names))]
-        shelves = [arm.partition("/")[0] for arm, _ in pairs]
-        regimes = [shelf.removeprefix("regime-") for shelf in shelves]
+        shelves = [arm.rpartition("/")[0] for arm, _ in pairs]
+        regimes = [shelf.removeprefix("regimes/") for shelf in shelves]
         where = REGIMES[regimes[0]].where
         if len(regimes) > 1:
             # Their descriptions begin with what they differ in.
             where = f"{where.partition(', ')[2]}; mean over the regimes {', '.join(regimes)}"
         rates = []
         for shelf, pair in zip(shelves, pairs):
-            of_pair = [_rate(folder / shelf, place.partition("/")[2]) for place in pair]
+            of_pair = [_rate(folder / shelf, place.rpartition("/")[2]) for place in pair]
             rates.append(" and ".join(f"{rate:.1e}" for rate in of_pair))
         one_rate = f"{untuned['here_one_rate']} {untuned['verdict_one_rate']}"
         rows.append(
