@@ -172,6 +172,18 @@ def test_the_number_of_micro_batches_changes_no_entropy_bonus(aggregation, tmp_p
     assert torch.allclose(gradient(one, 3, outcome), -0.5 * expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("entropy", [0.1, 0.3])
+def test_an_adaptive_entropy_bonus_ends_above_its_target(entropy, tmp_path):
+    settings = {"use_adaptive_entropy": True, "entropy_target": 0.2}
+    options = {"objective_from": "args"}
+    one = shaken(trainer(tmp_path, methods.grpo(4), options=options, **settings))
+    one.entropy_coef, one._last_world_entropy = 0.5, entropy
+    outcome = hand_made_round(advantages=np.zeros(5))  # the bonus alone
+    expected = -0.5 * _gradient_of_mean_entropy(one, outcome) if entropy < 0.2 else torch.zeros(())
+    # A single micro-batch: after it TRL has measured the entropy anew.
+    assert torch.allclose(gradient(one, 1, outcome), expected, atol=1e-5)
+
+
 def _gradient_of_mean_entropy(one, outcome):
     """Of the mean over all tokens of the chosen rows; those of row 3 carry no gradient."""
     rows = outcome.rollouts.take(outcome.rows)
