@@ -28,7 +28,7 @@ from workbench.analysis.courses import Course, of_common_seeds
 from workbench.analysis.intervals import Measurement
 from workbench.analysis.targets import crossings, ratio_to_target
 from workbench.labs import shipped
-from workbench.plots.style import INK, NAMED, PALETTE, heading, ratio_ticks, style
+from workbench.plots.style import INK, PALETTE, heading, ratio_ticks, style
 
 __all__ = ["ARMS", "RUNGS", "agreement", "correlations", "draw", "effects", "published", "shelves"]
 
@@ -57,6 +57,8 @@ TABLES = (
     ("knapsack_table1", "Knapsack-GRPO", "Knapsack RL", "average", 1),
     ("cbs_table2", "GRPO + CBS*", "CBS", "average", 1),
 )
+# Of the axes, and beyond them.
+RATIOS, POINTS, FAR = (0.35, 9), (-60, 60), 1e3
 # PODS's released runs: Qwen2.5-3B on GSM8K, on one L40S. As many steps as its shortest run has.
 RELEASED = ("max-variance 64 to 16", "GRPO 16")
 
@@ -246,6 +248,8 @@ def _same(pair: list[tuple[float, float, float]], nothing: float) -> str:
 def draw(table: pd.DataFrame, *, title: str) -> Figure:
     """What every method changes, a mark a rung: cost to the target, and accuracy at equal rounds.
 
+    Intervals that go beyond the axes are cut off at their edges.
+
     Parameters
     ----------
     table : DataFrame
@@ -266,24 +270,20 @@ def draw(table: pd.DataFrame, *, title: str) -> Figure:
                 (right, ["points", "points_low", "points_high"]),
             ):
                 value, low, high = rows[columns].to_numpy(dtype=float).T
-                # An open end goes to the edge of the axes.
-                ends = np.where(np.isfinite(high), high, 9.0)
-                starts = np.where(np.isfinite(low) & (low > -np.inf), low, value)
-                ax.hlines(y, starts, ends, color=PALETTE[number], linewidth=1.4)
+                # An open end is drawn as a far one, which the edge of the axes cuts off.
+                ax.hlines(y, low, np.minimum(high, FAR), color=PALETTE[number], linewidth=1.4)
                 ax.plot(value, y, "o^s"[number], color=PALETTE[number], label=f"{size} parameters")
         papers = published()
         own = released()
         y = [heights[name] - 0.28 for name in papers.index]
         right.plot(papers, y, "D", color=INK, markersize=4, label="in the papers' tables")
         place = heights["PODS"] - 0.28
-        right.hlines(place, own["low"], own["high"], color=NAMED["published"], linewidth=1.4)
-        right.plot(
-            own["difference"], place, "P", color=NAMED["published"], label="PODS's runs, 3 billion"
-        )
-        left.set(xscale="log", xlabel="rollouts to the target, over GRPO's")
+        right.hlines(place, own["low"], own["high"], color=INK, linewidth=1.4)
+        right.plot(own["difference"], place, "P", color=INK, label="PODS's runs, 3 billion")
+        left.set(xscale="log", xlim=RATIOS, xlabel="rollouts to half right, over GRPO's")
         left.xaxis.set_minor_formatter(NullFormatter())
         ratio_ticks(left.xaxis, *left.get_xlim(), most=6)
-        right.set(xlabel="points above GRPO, equal rounds")
+        right.set(xlim=POINTS, xlabel="points above GRPO, equal rounds")
         for ax, nothing in ((left, 1.0), (right, 0.0)):
             ax.axvline(nothing, color=INK, linewidth=0.8, zorder=0)
             ax.set(yticks=list(heights.values()), ylim=(-0.6, len(names) - 0.4))
