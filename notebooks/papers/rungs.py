@@ -34,6 +34,7 @@ __all__ = ["ARMS", "RUNGS", "agreement", "correlations", "draw", "effects", "pub
 
 RUNGS = {
     "0.10 million": "leaderboard",
+    "0.34 million": "regimes/ladder-large",
     "135 million": "regimes/ladder-smollm2",
 }
 ARMS = {
