@@ -25,7 +25,7 @@ from papers.verdicts import Claim, Finding, here, judge, kind
 from papers.verdicts import read as read_verdicts
 from papers.verdicts import table as verdict_texts
 from workbench.analysis import cost
-from workbench.analysis.courses import Course, Unit, read
+from workbench.analysis.courses import UNITS, Course, Unit, read
 from workbench.analysis.runs import load_all
 from workbench.labs import shipped
 from workbench.plots import tuning_curves
@@ -231,7 +231,7 @@ def tuning_figure(shelf: Shelf, arms: Mapping[str, Sequence[str]], *, title: str
         for ax in axes:
             ax.set(ylabel="", ylim=(low, high))
             ratio_ticks(ax.yaxis, low, high, most=6)
-        axes[0].set_ylabel(f"{measure}s to an accuracy of {shelf.target:.2f}")
+        axes[0].set_ylabel(f"{UNITS[measure]} to an accuracy of {shelf.target:.2f}")
         heading(axes[0], title)
     return axes[0].figure
 
