@@ -243,7 +243,7 @@ def test_a_model_in_another_precision_is_not_merged():
 def test_a_model_that_computes_otherwise_is_not_merged(monkeypatch):
     """The structure is that of the family, and the numbers are not."""
     normal = merged.Normalised.__call__
-    monkeypatch.setattr(merged.Normalised, "__call__", lambda self, x: 1.01 * normal(self, x))
+    monkeypatch.setattr(merged.Normalised, "__call__", lambda self, *x: 1.01 * normal(self, *x))
     assert not tiny_policy().merges
 
 
