@@ -89,8 +89,8 @@ def test_an_effect_goes_the_same_way_only_where_both_intervals_say_so():
     ratios = {"small": [0.5, 0.5, 1.0, 2, 2, 2, 2], "large": [0.5, 2.0, 0.5, 2, 2, 2, 2]}
     points = {"small": [5, 5, 0, 1.5, 1.5, 1.5, 1.5], "large": [5, -5, 5, 1.5, 1.5, 1.5, 1.5]}
     table = rungs.agreement(of_sizes(ratios, points), "small", "large")
-    assert table["same way"].tolist()[:3] == ["yes", "no", "open"]
-    assert table["the same way"].tolist()[:4] == ["yes", "no", "open", "yes"]
+    assert table["rollouts, same way"].tolist()[:3] == ["yes", "no", "open"]
+    assert table["points, same way"].tolist()[:4] == ["yes", "no", "open", "yes"]
     assert table.loc["PODS", "rollouts, small"] == "0.50 [0.40, 0.60]"
 
 

@@ -2,7 +2,8 @@
 
 A regime is a lab, a number of problems and of optimizer steps a round, and the arms that a paper
 compares in it. Every arm is tuned with the same effort, by the rounds to what the baseline reaches
-in three fifths of its rounds, and then gets eight fresh seeds (`workbench.trial`).
+in three fifths of its rounds, and then gets eight fresh seeds (`workbench.trial`). The regimes of
+the ladder have fewer, and are tuned by rollouts.
 
 In the folder `notebooks`, `python -m papers.regimes knapsack ar3po` makes the runs of two regimes.
 Each may be stopped at any time; the same command goes on. With `--shelve` it also puts finished

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from scipy import stats
 
+from papers.courses import difference_text
 from papers.plots import panels
 from papers.pods import against, released_runs
 from papers.tables import paired
@@ -29,8 +30,19 @@ from workbench.analysis.intervals import Measurement
 from workbench.analysis.targets import crossings, ratio_to_target
 from workbench.labs import shipped
 from workbench.plots.style import INK, PALETTE, heading, ratio_ticks, style
+from workbench.utils.numbers import ratio_text
 
-__all__ = ["ARMS", "RUNGS", "agreement", "correlations", "draw", "effects", "published", "shelves"]
+__all__ = [
+    "ARMS",
+    "RUNGS",
+    "agreement",
+    "correlations",
+    "draw",
+    "effects",
+    "published",
+    "released",
+    "shelves",
+]
 
 RUNGS = {
     "0.10 million": "leaderboard",
@@ -58,9 +70,10 @@ TABLES = (
     ("knapsack_table1", "Knapsack-GRPO", "Knapsack RL", "average", 1),
     ("cbs_table2", "GRPO + CBS*", "CBS", "average", 1),
 )
-# Of the axes, and beyond them.
-RATIOS, POINTS, FAR = (0.35, 9), (-60, 60), 1e3
-# PODS's released runs: Qwen2.5-3B on GSM8K, on one L40S. As many steps as its shortest run has.
+# What the two axes of the figure show.
+RATIOS = (0.35, 9)
+POINTS = (-60, 60)
+# PODS's released runs: Qwen2.5-3B on GSM8K, on one L40S.
 RELEASED = ("max-variance 64 to 16", "GRPO 16")
 
 
@@ -142,12 +155,12 @@ def published() -> pd.Series:
 
 
 def released() -> pd.Series:
-    """PODS above GRPO in its released runs of Qwen2.5-3B at equal steps.
+    """PODS above GRPO in its released runs of Qwen2.5-3B, after as many steps as all of them have.
 
     Returns
     -------
     Series
-        place (steps), points, low, high and n (runs of each).
+        As a row of `pods.against`: difference, low and high in points, place in steps.
     """
     runs = released_runs()
     mine, other = RELEASED
@@ -218,29 +231,23 @@ def agreement(table: pd.DataFrame, small: str, large: str) -> pd.DataFrame:
     rows = {}
     for name in ARMS.values():
         pair = [table.loc[(size, name)] for size in (small, large)]
-        ratios = [(row["ratio"], row["low"], row["high"]) for row in pair]
-        points = [(row["points"], row["points_low"], row["points_high"]) for row in pair]
+        ratios = [row[["ratio", "low", "high"]] for row in pair]
+        points = [row[["points", "points_low", "points_high"]] for row in pair]
+        points = [row.set_axis(["value", "low", "high"]) for row in points]
         rows[name] = {
-            f"rollouts, {small}": _text(ratios[0], 2),
-            f"rollouts, {large}": _text(ratios[1], 2),
-            "same way": _same(ratios, 1.0),
-            f"points, {small}": _text(points[0], 1),
-            f"points, {large}": _text(points[1], 1),
-            "the same way": _same(points, 0.0),
+            f"rollouts, {small}": ratio_text(*ratios[0]),
+            f"rollouts, {large}": ratio_text(*ratios[1]),
+            "rollouts, same way": _same(ratios, 1.0),
+            f"points, {small}": difference_text(points[0]),
+            f"points, {large}": difference_text(points[1]),
+            "points, same way": _same(points, 0.0),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def _text(measured: tuple[float, float, float], digits: int) -> str:
-    """A value with its interval; an end that is not known is "open"."""
-    value, *ends = measured
-    texts = [f"{end:.{digits}f}" if np.isfinite(end) else "open" for end in ends]
-    return f"{value:.{digits}f} [{', '.join(texts)}]"
-
-
-def _same(pair: list[tuple[float, float, float]], nothing: float) -> str:
-    """Whether two effects lie on the same side of no difference."""
-    sides = [np.sign(low - nothing) + np.sign(high - nothing) for _, low, high in pair]
+def _same(pair: list[pd.Series], nothing: float) -> str:
+    """Whether two effects lie on the same side of no difference, by their low and high."""
+    sides = [np.sign(row["low"] - nothing) + np.sign(row["high"] - nothing) for row in pair]
     if 0 in sides:
         return "open"
     return "yes" if sides[0] == sides[1] else "no"
@@ -271,8 +278,9 @@ def draw(table: pd.DataFrame, *, title: str) -> Figure:
                 (right, ["points", "points_low", "points_high"]),
             ):
                 value, low, high = rows[columns].to_numpy(dtype=float).T
-                # An open end is drawn as a far one, which the edge of the axes cuts off.
-                ax.hlines(y, low, np.minimum(high, FAR), color=PALETTE[number], linewidth=1.4)
+                # An open end has no place, so the interval is drawn beyond the edge of the axes.
+                high = np.where(np.isfinite(high), high, 2 * RATIOS[1])
+                ax.hlines(y, low, high, color=PALETTE[number], linewidth=1.4)
                 ax.plot(value, y, "o^s"[number], color=PALETTE[number], label=f"{size} parameters")
         papers = published()
         own = released()
