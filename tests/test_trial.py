@@ -56,7 +56,7 @@ def whole(tmp_path_factory):
     return out, script(out)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_class_of_a_notebook_is_tuned_and_compared_with_the_baseline(whole):
     out, said = whole
     assert [line for line in said if line.startswith("sentence:")], said
@@ -134,7 +134,7 @@ def test_a_cell_of_a_notebook_is_interrupted_and_run_again(whole, tmp_path):
         manager.shutdown_kernel(now=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_another_trial_beside_it_uses_the_runs_of_the_baseline_again(whole):
     out, _ = whole
     other = out.with_name("other")
@@ -145,7 +145,7 @@ def test_another_trial_beside_it_uses_the_runs_of_the_baseline_again(whole):
     assert not (other / "runs" / "grpo").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_edited_class_is_refused_before_anything_runs(whole):
     out, _ = whole
     said = script(out, "edited", status=1)

@@ -163,7 +163,7 @@ def test_the_baseline_under_another_name_is_recognised(grpo):
 
 
 def test_a_target_that_no_run_reached_is_said(grpo):
-    found = look(runs("cbs-round"), grpo, baseline="grpo", target=0.338)
+    found = look(runs("cbs-round"), grpo, baseline="grpo", target=0.338, looks=(8,))
     assert (found.reached, found.baseline_reached) == (0, 8)
     assert found.verdict == "worse"
     assert "0 of 8 runs reached it" in str(found)

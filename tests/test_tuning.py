@@ -36,18 +36,17 @@ def test_the_grid_then_the_rates_beside_the_best_then_seeds_for_the_better_half(
     assert rates(stages[0]) == [1e-4, 2e-4, 4e-4, 8e-4]
     assert rates(stages[1]) == [2.83e-4, 5.66e-4]
     assert rates(stages[2]) == [2.83e-4, 4e-4, 2e-4]
-    assert rates(stages[3]) == [2.83e-4, 4e-4]
+    # A parabola needs three rates.
+    assert rates(stages[3]) == [2.83e-4, 4e-4, 2e-4]
     assert [{seed for _, seed in stage} for stage in stages] == [{7}, {7}, {8}, {9}]
 
 
-@pytest.mark.parametrize(
-    "best, beyond", [(8e-4, [1.13e-3, 1.6e-3]), (1e-4, [7.07e-5, 5e-5])], ids=["top", "bottom"]
-)
-def test_the_grid_is_extended_at_the_end_where_the_best_rate_lies(best, beyond):
+@pytest.mark.parametrize("best, beside", [(8e-4, [5.66e-4, 1.13e-3]), (1e-4, [7.07e-5, 1.41e-4])])
+def test_both_sides_of_the_best_rate_are_tried_where_it_is_the_first_or_the_last(best, beside):
     stages = all_stages(
         lambda p, _: abs(math.log(p.learning_rate / best)), coarse_grid(4e-4), SEEDS[:1]
     )
-    assert rates(stages[1]) == beyond
+    assert rates(stages[1]) == beside
 
 
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 4))
@@ -97,7 +96,7 @@ def test_a_run_that_falls_short_counts_with_its_pace_and_one_without_any_is_infi
     assert cost(0.4, 0.3, 0.2) == math.inf
 
 
-def test_the_best_rate_is_one_with_all_seeds_and_its_range_is_within_a_tenth():
+def test_what_was_tried_has_all_seeds_and_its_range_is_within_a_tenth():
     runs = {}
     # Rollouts to .5 at the second seed too, except for the rate that halving has left behind.
     for rate, slope in [(1e-4, 0.05), (2e-4, 0.1), (2.83e-4, 0.107), (4e-4, 0.08)]:
@@ -106,7 +105,8 @@ def test_the_best_rate_is_one_with_all_seeds_and_its_range_is_within_a_tenth():
     runs[Point(8e-4), 7] = course(0.2, 0.6, 0.1, 0.1, 0.1)
     runs[Point(1.6e-3), 7] = None
     found = tuned("a", runs, (7, 8), 0.5, "rollouts")
-    assert (found.learning_rate, found.low, found.high) == (2.83e-4, 2e-4, 2.83e-4)
+    assert found.tried == Point(2.83e-4)
+    assert (found.low, found.high) == (2e-4, 2.83e-4)
     assert not found.at_edge and found.works
     assert found.collapsed == pytest.approx(2 / 10)
     assert len(found.curve) == 10
@@ -116,14 +116,48 @@ def test_the_best_rate_is_one_with_all_seeds_and_its_range_is_within_a_tenth():
     assert not tuned("a", {(Point(1e-3), 7): None}, (7,), 0.5, "rollouts").works
 
 
-@pytest.mark.parametrize(("slope", "best"), [(0.103, 2e-4), (0.107, 2.83e-4)])
-def test_of_rates_that_cost_the_same_within_a_twentieth_the_lowest_is_taken(slope, best):
-    runs = {
-        (Point(rate), seed): course(*(0.2 + each * np.arange(5)))
-        for rate, each in [(1e-4, 0.05), (2e-4, 0.1), (2.83e-4, slope)]
-        for seed in (7, 8)
-    }
-    assert tuned("a", runs, (7, 8), 0.5, "rollouts").learning_rate == best
+def parabola(bottom, rates=(2.5e-4, 5e-4, 7.07e-4, 1e-3, 1.41e-3, 2e-3)):
+    """Costs of runs that lie on a parabola over the logarithm of the rate."""
+    return {(Point(rate), 7): math.log(rate / bottom) ** 2 / 4 for rate in rates}
+
+
+@pytest.mark.parametrize("bottom", [8e-4, 1e-3, 1.2e-3])
+def test_the_rate_that_is_taken_is_the_lowest_point_of_a_parabola(bottom):
+    assert tuning.lowest(parabola(bottom), Point(1e-3)).learning_rate == pytest.approx(
+        bottom, rel=0.01
+    )
+
+
+@given(st.lists(st.floats(-5, 5) | st.just(math.inf), min_size=6, max_size=6))
+def test_the_rate_that_is_taken_is_near_the_best_one_and_among_those_tried(costs):
+    runs = dict(zip(parabola(1e-3), costs))
+    best = min(runs, key=lambda run: runs[run])[0]
+    found = tuning.lowest(runs, best).learning_rate
+    assert abs(math.log(found / best.learning_rate)) <= math.log(2) / 2 + 0.01
+    assert 2.5e-4 <= found <= 2e-3
+
+
+def test_a_rate_that_fails_counts_the_same_however_badly_and_other_mini_batches_not_at_all():
+    costs = parabola(9e-4)
+    expected = tuning.lowest(costs | {(Point(2e-3), 7): 0.5}, Point(1e-3))
+    for failed in (0.36, 3.0, math.inf):
+        assert tuning.lowest(costs | {(Point(2e-3), 7): failed}, Point(1e-3)) == expected
+    others = {(Point(rate, 4), 7): 0.01 for rate in (5e-4, 1e-3)}
+    assert tuning.lowest(costs | others, Point(1e-3)) == tuning.lowest(costs, Point(1e-3))
+
+
+@pytest.mark.parametrize(
+    "costs",
+    [
+        {5e-4: 0.2, 1e-3: 0.0},
+        {5e-4: 0.1, 1e-3: 0.0, 2e-3: -0.3},
+        {5e-4: math.inf, 1e-3: math.inf, 2e-3: math.inf},
+    ],
+    ids=["two rates", "no lowest point", "nothing works"],
+)
+def test_without_a_parabola_the_best_rate_of_those_tried_is_taken(costs):
+    runs = {(Point(rate), 7): cost for rate, cost in costs.items()}
+    assert tuning.lowest(runs, Point(1e-3)) == Point(1e-3)
 
 
 def test_the_target_is_what_the_best_rate_reaches_in_three_fifths_of_the_rollouts():

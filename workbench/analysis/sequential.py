@@ -40,8 +40,8 @@ from workbench.utils.validation import positive_number, shown, whole_number
 
 ALPHA = round(1 - LEVEL, 9)
 # After the fifth pair of seeds and every one that follows. Earlier looks decide hardly anything.
-LOOKS = tuple(range(5, 13))
-SHAPE = 3.0
+LOOKS = tuple(range(5, 21))
+SHAPE = 2.0
 # Costs that differ by less than this share are called alike.
 BAND = 0.10
 # 5 % is then known to within .1 % (three standard errors).

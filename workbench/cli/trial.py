@@ -40,9 +40,9 @@ def trial(
     rounds: Annotated[int, Option(help="Rounds of a run.")] = 60,
     seeds: Annotated[
         tuple[int, int], Option(metavar="LEAST MOST", help="Pairs of fresh seeds.")
-    ] = (5, 12),
+    ] = (5, 20),
     rates: Rates = [],  # noqa: B006
-    tuning_seeds: TuningSeeds = 3,
+    tuning_seeds: TuningSeeds = 4,
     first_seed: Annotated[
         int, Option(help="The first fresh seed. Another one repeats a trial on other seeds.")
     ] = 0,

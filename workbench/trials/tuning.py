@@ -1,13 +1,19 @@
 """Tuning: the learning rate at which each arm of a comparison is at its best.
 
 Every arm gets the same effort. One run at each rate of a coarse grid, whose neighbours differ by a
-factor of two. Then two further rates: the square root of two below and above the best one, or two
-beyond it where the best one is the lowest or the highest of the grid. Then further seeds, with each
-of which the better half of the rates goes on. Which runs come next follows from those that are
-there, so that a tuning that was stopped goes on by itself.
+factor of two. Then two further rates, the square root of two below and above the best one. Then
+further seeds, with each of which the better half of the rates goes on, and three at least. Which
+runs come next follows from those that are there, so that a tuning that was stopped goes on by
+itself.
 
 The criterion is what the comparison measures: the cost to the target. A run that does not get there
 counts with what it would have cost at the pace that it had, so that slow rates can be told apart.
+
+The rate that is taken is the lowest point of a parabola through the runs near the best rate. A few
+seeds cannot tell neighbouring rates apart, whose costs differ by more than many methods do. If the
+best of the rates that were tried were taken, two arms that are the same would often end at
+different rates, and the comparison would call one of them better. `docs/guides/trial-decisions.md`
+has the simulation.
 """
 
 from __future__ import annotations
@@ -31,9 +37,13 @@ FIRST_SEED = 1_000_000  # seeds from here on belong to tuning, and those below t
 SHARE = 0.6
 LEAST_GAIN = 0.02  # accuracy above the start that a target needs
 NEAR = 1.1  # rates whose cost is below so many times the best one's count as good
-# Costs that differ by less than this are equal as far as three seeds can tell: in the default lab
-# the logarithm of a run's cost varies by .09 from seed to seed.
-EQUAL = 1.05
+# The parabola goes through runs at rates that are within this factor of the best one, for the steps
+# of the coarse grid.
+NEIGHBOURS = 2.05
+# A run that fails says that its rate is too high, and not by how much. So what it costs more than
+# the best rate, on the log scale, counts as at most this.
+HIGHEST = 0.35
+FEWEST = 3  # rates that get every seed, since a parabola has three parameters
 DIGITS = 3  # of a learning rate
 
 
@@ -103,25 +113,14 @@ def coarse_grid(
     return [Point(rate, each) for each in steps for rate in sorted(set(map(rounded, rates)))]
 
 
-def further(best: Point, coarse: Sequence[Point]) -> list[Point]:
-    """The two points to try after the coarse grid.
+def further(best: Point) -> list[Point]:
+    """The two points to try after the coarse grid, on both sides of its best one.
 
     Examples
     --------
-    >>> grid = coarse_grid(8e-4)
-    >>> [point.learning_rate for point in further(grid[2], grid)]
+    >>> [point.learning_rate for point in further(Point(8e-4))]
     [0.000566, 0.00113]
-    >>> [point.learning_rate for point in further(grid[3], grid)]
-    [0.00226, 0.0032]
-    >>> [point.learning_rate for point in further(grid[0], grid)]
-    [0.000141, 0.0001]
     """
-    beside = [point for point in coarse if point.mini_batches == best.mini_batches]
-    # A single rate has nothing beyond it that was tried, so both sides are.
-    if len(beside) > 1 and best == beside[-1]:
-        return [best.times(math.sqrt(2)), best.times(2)]
-    if len(beside) > 1 and best == beside[0]:
-        return [best.times(math.sqrt(0.5)), best.times(0.5)]
     return [best.times(math.sqrt(0.5)), best.times(math.sqrt(2))]
 
 
@@ -144,7 +143,7 @@ def points_by_stage(costs: Costs, coarse: Sequence[Point], seeds: Sequence[int])
     if not _complete(stages, costs):
         return stages
     best = min(coarse, key=lambda point: costs[point, seeds[0]])
-    left = [*coarse, *(point for point in further(best, coarse) if point not in coarse)]
+    left = [*coarse, *(point for point in further(best) if point not in coarse)]
     stages.append([(point, seeds[0]) for point in left[len(coarse) :]])
     for number, seed in enumerate(seeds[1:], start=1):
         if not _complete(stages, costs):
@@ -152,7 +151,7 @@ def points_by_stage(costs: Costs, coarse: Sequence[Point], seeds: Sequence[int])
         # `sorted` keeps the order of equal costs.
         known = seeds[:number]
         order = sorted(left, key=lambda point: mean_cost(costs, point, known))
-        left = order[: math.ceil(len(left) / 2)]
+        left = order[: _goes_on(len(left))]
         stages.append([(point, seed) for point in left])
     return stages
 
@@ -174,13 +173,13 @@ def effort(coarse: Sequence[Point], seeds: Sequence[int]) -> int:
 
     It is less where the coarse grid is so dense that it has the further points already.
 
-    >>> effort(coarse_grid(8e-4), [7, 8])
-    9
+    >>> effort(coarse_grid(8e-4), [7, 8, 9])
+    12
     """
     left = len(coarse) + 2
     runs = left
     for _ in seeds[1:]:
-        left = math.ceil(left / 2)
+        left = _goes_on(left)
         runs += left
     return runs
 
@@ -188,6 +187,11 @@ def effort(coarse: Sequence[Point], seeds: Sequence[int]) -> int:
 def mean_cost(costs: Costs, point: Point, seeds: Iterable[int]) -> float:
     """The mean over the seeds that a point has; infinite where one of them is."""
     return float(np.mean([costs[point, seed] for seed in seeds if (point, seed) in costs]))
+
+
+def _goes_on(rates: int) -> int:
+    """With how many of so many rates the next seed is run."""
+    return max(math.ceil(rates / 2), min(rates, FEWEST))
 
 
 def _complete(stages: Sequence[Sequence[Run]], costs: Costs) -> bool:
@@ -231,14 +235,14 @@ class Tuning:
     ----------
     label : str
     best : Point
-        The one that the comparison uses, among those that have all tuning seeds: of the points
-        whose costs are equal as far as these seeds can tell (within 5 %), the one with the lowest
-        learning rate, since high rates fail now and then in ways that few seeds do not show.
+        The one that the comparison uses, see `lowest`.
+    tried : Point
+        The best one of those that were tried with all tuning seeds.
     low, high : float
-        The range of learning rates around the best one whose cost is within a tenth of its cost.
+        The range of learning rates around `tried` whose cost is within a tenth of its cost.
     at_edge : bool
-        Whether the best rate is the lowest or the highest that was tried, so that one beyond it may
-        be better still.
+        Whether `tried` is at the lowest or the highest rate of all, so that one beyond it may be
+        better still.
     collapsed : float
         The share of runs that ended below where they began, or broke off since the loss was not
         finite.
@@ -249,6 +253,7 @@ class Tuning:
 
     label: str
     best: Point
+    tried: Point
     low: float
     high: float
     at_edge: bool
@@ -291,7 +296,7 @@ def tuned(
     runs : dict from (point, seed) to Course
         None for a run whose loss was not finite.
     seeds : list of int
-        Those of the tuning; the best point is one that has them all.
+        Those of the tuning.
     target : float
     unit : str or Unit
     """
@@ -313,11 +318,11 @@ def tuned(
         rows.append(row)
     curve = pd.DataFrame(rows).sort_values(["mini_batches", "learning_rate", "seed"])
     whole = [point for point, seed in runs if all((point, each) in runs for each in seeds)]
-    best = _choice({point: mean_cost(costs, point, seeds) for point in whole})
-    beside = sorted({point for point, _ in runs if point.mini_batches == best.mini_batches})
-    limit = mean_cost(costs, best, seeds) + math.log(NEAR)
+    tried = min(sorted(set(whole)), key=lambda point: mean_cost(costs, point, seeds))
+    beside = sorted({point for point, _ in runs if point.mini_batches == tried.mini_batches})
+    limit = mean_cost(costs, tried, seeds) + math.log(NEAR)
     good = [mean_cost(costs, point, seeds) <= limit for point in beside]
-    place = beside.index(best)
+    place = beside.index(tried)
     low = high = place
     while low > 0 and good[low - 1]:
         low -= 1
@@ -325,7 +330,8 @@ def tuned(
         high += 1
     return Tuning(
         label,
-        best,
+        lowest(costs, tried),
+        tried,
         beside[low].learning_rate,
         beside[high].learning_rate,
         place in (0, len(beside) - 1),
@@ -334,11 +340,43 @@ def tuned(
     )
 
 
-def _choice(costs: Mapping[Point, float]) -> Point:
-    """Of the points that are as good as the best one, the one with the lowest learning rate."""
-    limit = min(costs.values()) + math.log(EQUAL)
-    good = [point for point, cost in costs.items() if cost <= limit]
-    return min(good, key=lambda point: (point.learning_rate, costs[point]))
+def lowest(costs: Costs, tried: Point) -> Point:
+    """The lowest point of a parabola through what the runs near the best rate cost.
+
+    Parameters
+    ----------
+    costs : dict from (point, seed) to the logarithm of the cost
+    tried : Point
+        The best one that was tried. The runs at rates from half to twice this one's count, with as
+        many mini-batches.
+
+    Returns
+    -------
+    Point
+        At most half a step of the coarse grid away, and not beyond the rates that were tried.
+        `tried` itself where the runs have fewer than three rates, or no lowest point between them.
+
+    Examples
+    --------
+    >>> costs = {(Point(rate), 7): cost for rate, cost in [(5e-4, 0.3), (1e-3, 0.0), (2e-3, 0.2)]}
+    >>> lowest(costs, Point(1e-3)).learning_rate
+    0.00107
+    """
+    highest = mean_cost(costs, tried, {seed for point, seed in costs if point == tried}) + HIGHEST
+    far, excess = [], []
+    for (point, _), cost in costs.items():
+        distance = math.log(point.learning_rate / tried.learning_rate)
+        if point.mini_batches == tried.mini_batches and abs(distance) <= math.log(NEIGHBOURS):
+            far.append(distance)
+            excess.append(min(cost, highest))
+    if len(set(far)) < 3 or not math.isfinite(highest):
+        return tried
+    curvature, slope, _ = np.polyfit(far, excess, 2)
+    if curvature <= 0:
+        return tried
+    half_a_step = math.log(2) / 2
+    bottom, top = max(min(far), -half_a_step), min(max(far), half_a_step)
+    return tried.times(math.exp(np.clip(-slope / (2 * curvature), bottom, top)))
 
 
 def default_target(
