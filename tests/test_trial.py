@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from conftest import timeless
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 
 import workbench as wb
 from workbench.__main__ import main
+from workbench.analysis.courses import Course
 from workbench.records import RecordError
 from workbench.trials import Trial
 from workbench.trials.tuning import FIRST_SEED
@@ -229,6 +231,33 @@ def test_the_baseline_under_another_name_is_told_at_once(tmp_path):
     assert trial.table[["arm", "verdict"]].to_numpy().tolist() == [["mine", "same"]]
     assert lines == [line for line in lines if "mine is grpo under another name" in line] != []
     assert str(trial) == "mine is grpo under another name."
+
+
+class Alike(wb.selectors.All):
+    """What GRPO does, as a class of one's own."""
+
+
+@pytest.mark.parametrize("luck", range(8))
+def test_an_arm_that_makes_the_runs_of_the_baseline_is_tuned_to_the_same_rate(luck, tmp_path):
+    trial = Trial(wb.methods.grpo().but(name="mine", selector=Alike()), out=tmp_path / "trial")
+    for label in ("grpo", "mine"):
+        while missing := trial._tuning_runs(label)[1]:
+            for point, seed in missing:
+                case = trial._tuning(label, point, seed)
+                trial._courses[case.name] = drawn_course(label, point, seed, luck)
+    runs = {label: trial._tuning_runs(label)[0] for label in ("grpo", "mine")}
+    assert runs["grpo"].keys() == runs["mine"].keys()
+    tunings = trial.tunings
+    assert tunings["grpo"].best == tunings["mine"].best
+
+
+def drawn_course(label, point, seed, luck):
+    """A course of a run, the same for all arms."""
+    rng = np.random.default_rng([luck, seed, round(1e7 * point.learning_rate)])
+    scores = 0.25 + np.cumsum([0, *rng.uniform(0, 0.12, 4)])
+    rounds = 15 * np.arange(5)
+    table = pd.DataFrame({"round": rounds[1:], "rollouts": 3840})
+    return Course(label, seed, rounds, scores, table, Path(label))
 
 
 @pytest.mark.slow

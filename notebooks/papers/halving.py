@@ -113,12 +113,13 @@ class Search(Trial):
 
     def _cost_after(self, label: str, stage: int) -> float | None:
         """The lowest cost of an arm after a stage of its tuning; None before that has ended."""
-        target = self.target
-        if target is None:
+        target, first_target = self.target, self._first_target()
+        if target is None or first_target is None:
             return None
         runs, _ = self._tuning_runs(label)
+        ranks = {run: self._cost(course, first_target) for run, course in runs.items()}
+        planned = tuning.points_by_stage(ranks, self.coarse, self.tuning_seeds)
         costs = {run: self._cost(course, target) for run, course in runs.items()}
-        planned = tuning.points_by_stage(costs, self.coarse, self.tuning_seeds)
         if len(planned) <= stage or any(run not in costs for run in planned[stage]):
             return None
         # The stages before have their seeds, of which this one has the latest.

@@ -510,35 +510,48 @@ class Trial:
         self, label: str
     ) -> tuple[dict[tuple[Point, int], Course | None], list[tuple[Point, int]]]:
         """The tuning runs of an arm that are over, and those that it needs next."""
-        target = self.given_target
-        if target is None and label != self.baseline:
-            target = self.target
+        target = self._first_target()
         runs: dict[tuple[Point, int], Course | None] = {}
         while True:
-            missing = tuning.next_runs(
-                {run: self._cost(course, target) for run, course in runs.items()},
-                self.coarse,
-                self.tuning_seeds,
-            )
-            if target is None and label != self.baseline:
+            if target is None:
                 # What comes after the coarse grid depends on the target.
-                coarse = [(point, self.tuning_seeds[0]) for point in self.coarse]
-                missing = [run for run in missing if run in coarse]
-            cases = {run: self._tuning(label, *run) for run in missing}
-            over = {
-                run: self._courses[case.name] for run, case in cases.items() if self._is_over(case)
-            }
+                missing = [run for run in self._coarse_runs() if run not in runs]
+            else:
+                costs = {run: self._cost(course, target) for run, course in runs.items()}
+                missing = tuning.next_runs(costs, self.coarse, self.tuning_seeds)
+            over = self._over(label, missing)
             if not over:
                 return runs, missing
             runs |= over
 
-    def _cost(self, course: Course | None, target: float | None) -> float:
-        """What tuning makes small: the cost to the target, or the accuracy below zero before."""
-        if course is None:
-            return math.inf
-        if target is None:
-            return -tuning.score_at_share(course, self.measure)
-        return tuning.log_cost(course, target, self.measure)
+    def _coarse_runs(self) -> list[tuple[Point, int]]:
+        """The runs with which the tuning of every arm begins."""
+        return [(point, self.tuning_seeds[0]) for point in self.coarse]
+
+    def _over(
+        self, label: str, runs: Iterable[tuple[Point, int]]
+    ) -> dict[tuple[Point, int], Course | None]:
+        """Those of some tuning runs of an arm that are over."""
+        cases = {run: self._tuning(label, *run) for run in runs}
+        return {run: self._courses[case.name] for run, case in cases.items() if self._is_over(case)}
+
+    def _first_target(self) -> float | None:
+        """The target by which all arms choose the rates that get further runs.
+
+        The baseline's own target is known only once its tuning is complete. Until then, and
+        afterwards for this purpose, what its runs on the coarse grid reached stands in its place,
+        so that the baseline and an arm that is the same choose the same rates.
+        """
+        if self.given_target is not None:
+            return self.given_target
+        over = self._over(self.baseline, self._coarse_runs())
+        if len(over) < len(self.coarse):
+            return None
+        return tuning.default_target(over, self.tuning_seeds[:1], self.measure)
+
+    def _cost(self, course: Course | None, target: float) -> float:
+        """What tuning makes small: the logarithm of the cost to a target."""
+        return math.inf if course is None else tuning.log_cost(course, target, self.measure)
 
     def _is_over(self, case: Case) -> bool:
         """Whether a run is made, or diverged; ValueError for another run in its place."""

@@ -317,8 +317,7 @@ def tuned(
         }
         rows.append(row)
     curve = pd.DataFrame(rows).sort_values(["mini_batches", "learning_rate", "seed"])
-    whole = [point for point, seed in runs if all((point, each) in runs for each in seeds)]
-    tried = min(sorted(set(whole)), key=lambda point: mean_cost(costs, point, seeds))
+    tried = best_tried(costs, seeds)
     beside = sorted({point for point, _ in runs if point.mini_batches == tried.mini_batches})
     limit = mean_cost(costs, tried, seeds) + math.log(NEAR)
     good = [mean_cost(costs, point, seeds) <= limit for point in beside]
@@ -340,8 +339,15 @@ def tuned(
     )
 
 
-def lowest(costs: Costs, tried: Point) -> Point:
-    """The lowest point of a parabola through what the runs near the best rate cost.
+def best_tried(costs: Costs, seeds: Sequence[int]) -> Point:
+    """Of the points that have all seeds, the one that costs least."""
+    whole = {point for point, _ in costs if all((point, seed) in costs for seed in seeds)}
+    # Of equal ones the lowest rate.
+    return min(sorted(whole), key=lambda point: mean_cost(costs, point, seeds))
+
+
+def parabola(costs: Costs, tried: Point) -> np.ndarray | None:
+    """A parabola through what the runs near the best rate cost.
 
     Parameters
     ----------
@@ -352,9 +358,36 @@ def lowest(costs: Costs, tried: Point) -> Point:
 
     Returns
     -------
+    (3,) float64, or None
+        Coefficients of log cost by log(rate / rate of `tried`), the highest power first; None where
+        the runs have fewer than three rates, or no lowest point between them.
+    """
+    highest = mean_cost(costs, tried, {seed for point, seed in costs if point == tried}) + HIGHEST
+    distances, heights = [], []
+    for (point, _), cost in costs.items():
+        distance = math.log(point.learning_rate / tried.learning_rate)
+        if point.mini_batches == tried.mini_batches and abs(distance) <= math.log(NEIGHBOURS):
+            distances.append(distance)
+            heights.append(min(cost, highest))
+    if len(set(distances)) < 3 or not math.isfinite(highest):
+        return None
+    coefficients = np.polyfit(distances, heights, 2)
+    return coefficients if coefficients[0] > 0 else None
+
+
+def lowest(costs: Costs, tried: Point) -> Point:
+    """The lowest point of the parabola through what the runs near the best rate cost.
+
+    Parameters
+    ----------
+    costs, tried
+        As in `parabola`.
+
+    Returns
+    -------
     Point
-        At most half a step of the coarse grid away, and not beyond the rates that were tried.
-        `tried` itself where the runs have fewer than three rates, or no lowest point between them.
+        At most half a step of the coarse grid away from `tried`, and not beyond the rates that were
+        tried; `tried` itself where there is no parabola.
 
     Examples
     --------
@@ -362,21 +395,16 @@ def lowest(costs: Costs, tried: Point) -> Point:
     >>> lowest(costs, Point(1e-3)).learning_rate
     0.00107
     """
-    highest = mean_cost(costs, tried, {seed for point, seed in costs if point == tried}) + HIGHEST
-    far, excess = [], []
-    for (point, _), cost in costs.items():
-        distance = math.log(point.learning_rate / tried.learning_rate)
-        if point.mini_batches == tried.mini_batches and abs(distance) <= math.log(NEIGHBOURS):
-            far.append(distance)
-            excess.append(min(cost, highest))
-    if len(set(far)) < 3 or not math.isfinite(highest):
+    coefficients = parabola(costs, tried)
+    if coefficients is None:
         return tried
-    curvature, slope, _ = np.polyfit(far, excess, 2)
-    if curvature <= 0:
-        return tried
-    half_a_step = math.log(2) / 2
-    bottom, top = max(min(far), -half_a_step), min(max(far), half_a_step)
-    return tried.times(math.exp(np.clip(-slope / (2 * curvature), bottom, top)))
+    rates = [point.learning_rate for point, _ in costs if point.mini_batches == tried.mini_batches]
+    half_a_step = math.sqrt(2)
+    bottom = max(min(rates), tried.learning_rate / half_a_step)
+    top = min(max(rates), tried.learning_rate * half_a_step)
+    curvature, slope, _ = coefficients
+    rate = tried.learning_rate * math.exp(-slope / (2 * curvature))
+    return tried._replace(learning_rate=rounded(min(max(rate, bottom), top)))
 
 
 def default_target(
