@@ -101,6 +101,69 @@ def test_where_nobody_arrives_the_bounds_decide_with_six_seeds():
     assert five.low == 0 and five.p_value(1) == 1.0
 
 
+def test_ranks_decide_where_some_of_many_runs_did_not_arrive():
+    """One of twelve: by ranks it is the last one, whatever it would have needed."""
+    logs = np.append(-np.arange(1, 12) / 50, 0.3)
+    missing = np.arange(12) == 11
+    found = Measurement(np.exp(logs), scale="ratio", censored=missing)
+    assert found.censored == 1
+    # Ranks 1 to 11 lie below and rank 12 above: of 2^12 patterns 70 have a sum of at most 12.
+    assert found.p_value(1) == pytest.approx(2 * 70 / 2**12)
+    far = np.where(missing, 100.0, logs)
+    assert found.p_value(1) == pytest.approx(stats.wilcoxon(far, method="exact").pvalue)
+    averages = np.sort([(a + b) / 2 for k, a in enumerate(far) for b in far[k:]])
+    assert np.log(found.value) == pytest.approx(np.median(averages))
+    # Wilcoxon's critical value for twelve is 13, so the interval leaves out 13 at either end.
+    assert np.log(found.low) == pytest.approx(averages[13])
+    assert np.log(found.high) == pytest.approx(averages[-14]) and found.high < 1
+    # By their number alone nothing is known of the upper end.
+    assert Measurement(np.exp(logs), scale="ratio", censored=1).high == np.inf
+
+
+def test_ranks_take_a_bound_for_what_is_worst_for_the_end():
+    logs = np.append(np.linspace(0.1, 0.3, 10), [0.05, -0.05])
+    both = np.arange(12) == 11
+    found = Measurement(np.exp(logs), scale="ratio", censored=both, censored_baseline=both)
+    exact = Measurement(np.exp(logs), scale="ratio")
+    assert found.low < exact.low and found.high > exact.high
+    upper = Measurement(np.exp(logs), scale="ratio", censored_baseline=both)
+    assert np.isfinite([upper.low, upper.high]).all() and upper.low == found.low
+    mostly = Measurement(np.exp(logs), scale="ratio", censored=np.arange(12) > 3)
+    assert mostly.high == np.inf and mostly.p_value(1) < 0.05
+
+
+def test_the_interval_of_ranks_is_open_where_too_few_seeds_or_runs_arrived():
+    few = Measurement(np.full(11, 0.5), scale="ratio", censored=np.arange(11) == 0)
+    assert few.high == np.inf and few.p_value(1) == 1.0
+    sure = Measurement(
+        np.exp(-np.arange(1, 13) / 50), "ratio", censored=np.arange(12) == 0, level=0.9999
+    )
+    assert (sure.low, sure.high) == (0, np.inf)
+    assert sure.at_level(0.9).high < 1
+
+
+@given(st.lists(st.floats(-2, 2), min_size=12, max_size=20), st.integers(0, 19))
+def test_the_interval_of_ranks_leaves_out_what_its_test_rejects(logs, missing):
+    censored = np.arange(len(logs)) == missing % len(logs)
+    found = Measurement(np.array(logs), censored=censored)
+    for bound in (-0.5, 0.0, 0.5):
+        rejected = found.p_value(bound) < 1 - found.level
+        # At an end itself ties decide.
+        if bound not in (found.low, found.high):
+            assert rejected == (bound < found.low or bound > found.high)
+
+
+def test_ranks_are_wrong_as_seldom_as_they_say():
+    draw = rng(8)
+    alarms = 0
+    for _ in range(1000):
+        logs = draw.normal(0.0, 0.2, size=14)
+        censored = draw.random(14) < 0.1
+        bounds = np.where(censored, logs - draw.exponential(0.2, 14), logs)
+        alarms += Measurement(np.exp(bounds), "ratio", censored=censored).p_value(1) < 0.05
+    assert alarms / 1000 <= 0.065
+
+
 @pytest.mark.parametrize("n", [5, 8])
 @pytest.mark.parametrize("cut", [0.1, 0.3, 1.0])
 def test_the_end_that_is_left_holds_with_censored_values(n, cut):
@@ -139,6 +202,7 @@ def test_holm_keeps_the_family_s_error():
         (lambda: Measurement(np.array([-100.0]), scale="percent"), "above -100 %"),
         (lambda: Measurement(np.array([1.0]), scale="log"), "scale='log'"),
         (lambda: Measurement(np.array([1.0]), level=95), "level=95"),
+        (lambda: Measurement(np.ones(2), censored=np.array([True])), "censored"),
     ],
 )
 def test_bad_input_is_named(call, says):

@@ -35,7 +35,9 @@ from workbench.trials.tuning import Point, best_tried, lowest
 
 __all__ = ["RULES", "Curves", "excess", "find_rates", "recorded", "simulated"]
 
-TABLE = Path(__file__).parents[2] / "data" / "tuning-runs.csv"
+DATA = Path(__file__).parents[2] / "data"
+TABLE = DATA / "tuning-runs.csv"
+RUNS = DATA / "runs"
 ROUNDS, EVALUATE_EVERY, SAMPLES = 60, 15, 8  # of a tuning run of the default trial
 TARGET = 0.44  # the default target in this lab
 FIRST_SEED = 5000
@@ -192,7 +194,7 @@ def simulated(curves: Curves, trials: int, seeds: int, true_ratio: float = 1.15)
 
 
 def excess(table: pd.DataFrame, used: Mapping[str, float]) -> pd.Series:
-    """What arms cost at the rates that a leaderboard used, over the lowest point of a parabola.
+    """What arms cost at the rates that a comparison used, over the lowest point of a parabola.
 
     Parameters
     ----------
@@ -256,7 +258,7 @@ def main() -> None:
     """Print the table, after making the runs if asked to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--make", action="store_true")
-    parser.add_argument("--trials", type=int, default=4000)
+    parser.add_argument("--trials", type=int, default=2000)
     given = parser.parse_args()
     if given.make:
         make()
@@ -265,11 +267,15 @@ def main() -> None:
         reached = np.mean([each.scores.max() >= TARGET for each in curves.courses[rate].values()])
         spread = costs.std(ddof=1)
         print(f"{rate:.3g}: {np.exp(costs.mean()):,.0f} rollouts, {spread:.3f}, {reached:.0%}")
-    board = TABLE.parent / "runs" / "leaderboard"
-    arms = pd.read_csv(board / "arms.csv").set_index("arm")
-    used = {**arms["learning_rate"], "grpo": arms["baseline_learning_rate"].dropna().iloc[0]}
-    over = excess(pd.read_csv(board / "tuning.csv"), used)
-    print(f"leaderboard: {over.median():.1f} % over the lowest point, at most {over.max():.1f} %")
+    for folder in (RUNS / "leaderboard", *sorted((RUNS / "regimes").glob("*/"))):
+        arms = pd.read_csv(folder / "arms.csv").set_index("arm")
+        table = pd.read_csv(folder / "tuning.csv")
+        # The baseline has no row of its own.
+        [rate] = arms["baseline_learning_rate"].dropna().unique()
+        used = dict.fromkeys(table["arm"], rate) | arms["learning_rate"].to_dict()
+        over = excess(table, used)
+        found = f"{over.median():.1f} % over the lowest point, at most {over.max():.1f} %"
+        print(f"{folder.name}: {found}, {len(over)} arms")
     for seeds in (3, 4):
         print(f"{seeds} tuning seeds")
         print(simulated(curves, given.trials, seeds).round(3).to_string())

@@ -5,6 +5,7 @@ There is one method for one kind of quantity, here and in every table and figure
     a mean over seeds                    Student's interval
     a difference of two arms             Student's interval of the differences, seed by seed
     a ratio of two arms                  the same on the log scale
+    the same where runs did not arrive   signed ranks, from twelve seeds on
 
 Runs of two arms with the same seed share initial weights, problem order and evaluation draws, so
 that pairing takes out what they have in common. The held-out problems count as fixed: an interval
@@ -14,6 +15,7 @@ says what other seeds would give on these problems, and nothing about other prob
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,10 @@ from workbench.utils.validation import one_of, positive_number, shown, whole_num
 LEVEL = 0.95
 SCALES = ("linear", "ratio", "percent")
 SIGN_TEST_SEEDS = 6  # the fewest with which all values on one side have a p-value below .05
+# The fewest with which signed ranks have a p-value below .05 although one run did not arrive.
+RANK_TEST_SEEDS = 12
+_CENSORED = ("censored", "censored_baseline")
+OUT_OF_REACH = 1e9  # where ranks put the logarithm of a ratio that may be as large as it likes
 
 
 @dataclass(frozen=True)
@@ -37,10 +43,11 @@ class Measurement:
     scale : {"linear", "ratio", "percent"}
         Ratios, and changes in percent, are averaged and given intervals on the log scale, so that
         twice and half lie equally far from 1.
-    censored : int
-        How many of the values are only lower bounds, because a run stopped before its target.
-    censored_baseline : int
-        How many are only upper bounds, because the baseline's run stopped before its target.
+    censored : int, or (n,) bool
+        How many of the values, or which of them, are only lower bounds, because a run stopped
+        before its target. It is their number in any case once the measurement is made.
+    censored_baseline : int, or (n,) bool
+        The same of those that are only upper bounds, because the baseline's run stopped.
     level : float
         Probability of the interval.
 
@@ -56,6 +63,12 @@ class Measurement:
     at least `SIGN_TEST_SEEDS` seeds (all of them lie beyond it, which the sign test decides), and
     otherwise infinite.
 
+    A mean cannot do more with a run that may have needed any amount. Ranks can: that run has the
+    last rank, whatever it would have needed. So from `RANK_TEST_SEEDS` seeds on, where it is known
+    which values are censored, the test is Wilcoxon's of signed ranks, the interval is the one that
+    belongs to it, and the value is the median of the averages of two values (Hodges and Lehmann).
+    At either end a value counts as that one of the numbers it may be that lies furthest out.
+
     Examples
     --------
     >>> measured = Measurement(np.array([1.0, 2.0, 3.0]))
@@ -70,8 +83,8 @@ class Measurement:
 
     values: np.ndarray
     scale: str = "linear"
-    censored: int = 0
-    censored_baseline: int = 0
+    censored: Any = 0
+    censored_baseline: Any = 0
     level: float = LEVEL
 
     def __post_init__(self) -> None:
@@ -84,6 +97,17 @@ class Measurement:
         # The dataclass is frozen, so what was converted has to be put in past its own guard.
         object.__setattr__(self, "values", values)
         self._to_line(values)  # refuses what has no logarithm
+        which = {}
+        for name in _CENSORED:
+            given = getattr(self, name)
+            if np.ndim(given):
+                which[name] = np.asarray(given, dtype=bool)
+                if which[name].shape != values.shape:
+                    raise ValueError(f"{name}: a number, or one truth value for each seed")
+                object.__setattr__(self, name, int(which[name].sum()))
+            elif not given:
+                which[name] = np.zeros(len(values), dtype=bool)
+        object.__setattr__(self, "_which", which)
 
     @property
     def n(self) -> int:
@@ -92,7 +116,14 @@ class Measurement:
 
     @property
     def value(self) -> float:
-        """The mean over seeds; of ratios and changes the geometric mean of the ratios."""
+        """The mean over seeds; of ratios and changes the geometric mean of the ratios.
+
+        Where ranks decide it is their median, unless that is out of reach.
+        """
+        if self._by_ranks:
+            median = float(np.median(self._averages(above=True, below=True)))
+            if abs(median) < OUT_OF_REACH / 4:
+                return self._from_line(median)
         return self._from_line(self._to_line(self.values).mean())
 
     @property
@@ -104,6 +135,11 @@ class Measurement:
     def high(self) -> float:
         """Upper end of the interval; NaN where one run is all there is."""
         return self._end(+1, is_open=self.censored > 0)
+
+    def at_level(self, level: float) -> Measurement:
+        """The same values with an interval of another level."""
+        censored = (self._which.get(name, getattr(self, name)) for name in _CENSORED)
+        return Measurement(self.values, self.scale, *censored, level=level)
 
     def columns(self, value: str = "value", n: str = "n") -> dict[str, float]:
         """Value, both ends of the interval and number of seeds as cells of a row of a table.
@@ -125,6 +161,11 @@ class Measurement:
         # The test is made where values are averaged, so a ratio and its bound become logarithms.
         line = self._to_line(self.values)
         at = self._to_line(np.array([bound]))[0]
+        if self._by_ranks:
+            share = signed_rank_shares(self.n)
+            more = int((self._averages(above=True) >= at).sum())
+            less = int((self._averages(below=True) <= at).sum())
+            return float(min(1.0, 2 * share[min(more, less)]))
         distance = line.mean() - at
         # A censored value may lie any distance further on its side, so that side says nothing.
         if (distance >= 0 and self.censored_baseline) or (distance <= 0 and self.censored):
@@ -146,10 +187,48 @@ class Measurement:
         # One degree for the mean, and one for each value that was cut at its bound.
         return self.n - 1 - self.censored - self.censored_baseline
 
+    @property
+    def _by_ranks(self) -> bool:
+        """Whether signed ranks decide: enough seeds, and it is known which values are bounds."""
+        some = self.censored + self.censored_baseline > 0
+        return some and self.n >= RANK_TEST_SEEDS and len(self._which) == len(_CENSORED)
+
+    def _averages(self, above: bool = False, below: bool = False) -> np.ndarray:
+        """The averages of every two values and of each with itself, sorted.
+
+        Parameters
+        ----------
+        above, below : bool
+            Whether lower bounds are put out of reach above, and upper bounds out of reach below. A
+            value that is both stays where it is if both are asked for.
+        """
+        line = self._to_line(self.values).copy()
+        up, down = (self._which[name] for name in _CENSORED)
+        if above:
+            line[up & ~(down & below)] = OUT_OF_REACH
+        if below:
+            line[down & ~(up & above)] = -OUT_OF_REACH
+        first, second = np.triu_indices(self.n)
+        return np.sort((line[first] + line[second]) / 2)
+
+    def _end_of_ranks(self, side: int) -> float:
+        """The lower (-1) or upper (+1) end of the interval of signed ranks, before `_from_line`."""
+        # So many averages may lie beyond the true value.
+        beyond = np.searchsorted(signed_rank_shares(self.n), (1 - self.level) / 2, side="right")
+        if beyond == 0:
+            return side * np.inf
+        if side < 0:
+            end = self._averages(below=True)[beyond - 1]
+        else:
+            end = self._averages(above=True)[-beyond]
+        return float(end) if abs(end) < OUT_OF_REACH / 4 else side * np.inf
+
     def _end(self, side: int, is_open: bool) -> float:
         """The lower (-1) or upper (+1) end of the interval."""
         if self.n < 2:
             return np.nan
+        if self._by_ranks:
+            return self._from_line(self._end_of_ranks(side))
         line = self._to_line(self.values)
         # Censored values on this side are bounds of numbers that may be as large (or small) as
         # they like.
@@ -180,6 +259,37 @@ class Measurement:
             return float(value)
         ratio = float(np.exp(value))
         return 100 * (ratio - 1) if self.scale == "percent" else ratio
+
+
+@lru_cache(maxsize=64)
+def signed_rank_shares(n: int) -> np.ndarray:
+    """How likely it is that at most 0, 1, 2, ... of the averages of every two values are positive.
+
+    Parameters
+    ----------
+    n : int
+        Independent values that are as likely positive as negative, and symmetric.
+
+    Returns
+    -------
+    (n (n + 1) / 2 + 1,) float64
+        The distribution of Wilcoxon's signed-rank statistic.
+
+    References
+    ----------
+    F. Wilcoxon, Individual comparisons by ranking methods, 1945. J. L. Hodges and E. L. Lehmann,
+    Estimates of location based on rank tests, 1963.
+
+    Examples
+    --------
+    >>> signed_rank_shares(2).tolist()
+    [0.25, 0.5, 0.75, 1.0]
+    """
+    shares = np.ones(1)
+    for rank in range(1, n + 1):
+        # Each rank is added to the sum or not, with equal probability.
+        shares = (np.pad(shares, (0, rank)) + np.pad(shares, (rank, 0))) / 2
+    return shares.cumsum()
 
 
 def mean_interval(values: Any, level: float = LEVEL) -> tuple[float, float]:

@@ -194,13 +194,7 @@ def readings(
         # Before the first look the interval is shown at the level of that look, and decides
         # nothing.
         nominal = levels.get(ratio.n, levels[looks[0]])
-        measured[arm] = Measurement(
-            ratio.values,
-            ratio.scale,
-            ratio.censored,
-            ratio.censored_baseline,
-            level=float(1 - nominal),
-        )
+        measured[arm] = ratio.at_level(float(1 - nominal))
         is_look = ratio.n in levels
         ps[arm] = overall_p(ratio.p_value(1.0), ratio.n, looks) if is_look else np.nan
     corrected = dict(zip(ps, holm(list(ps.values()))))

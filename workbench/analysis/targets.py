@@ -131,8 +131,8 @@ def ratio_to_target(arm: Any, baseline: Any, level: float = LEVEL) -> Measuremen
     return Measurement(
         np.array(ratios),
         scale="ratio",
-        censored=sum(not crossed.reached for crossed in arm),
-        censored_baseline=sum(not crossed.reached for crossed in baseline),
+        censored=np.array([not crossed.reached for crossed in arm]),
+        censored_baseline=np.array([not crossed.reached for crossed in baseline]),
         level=level,
     )
 

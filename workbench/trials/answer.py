@@ -258,9 +258,9 @@ def sentence(answer: Answer) -> str:
             "target or longer runs."
         )
     needs = "needs"
-    if answer.reached < n == answer.baseline_reached:
+    if answer.reached < n == answer.baseline_reached and answer.high == np.inf:
         needs = "needs at least"
-    if answer.baseline_reached < n == answer.reached:
+    if answer.baseline_reached < n == answer.reached and answer.low == 0:
         needs = "needs at most"
     # Ratios without the zero before the point, which is the same in nearly all of them.
     ratio = re.sub(r"\b0\.", ".", ratio_text(answer.ratio, answer.low, answer.high))
