@@ -241,11 +241,20 @@ def test_a_fenced_program_is_taken_from_the_response():
         ).status.tolist() == ["unparsed"]
 
 
+def test_a_program_may_end_itself_as_in_an_interactive_interpreter():
+    with verifier("weak") as code:
+        programs = ["print(1)\nexit()\nprint(2)", "print(1)\nquit()", "print(1)\nexit(3)"]
+        status = code.score(programs, [io(["", "1"])] * 3).status.tolist()
+        assert status[:2] == ["ok", "ok"] and status[2] != "ok"
+
+
 def test_programs_in_responses():
     assert program("```py\na\n```\n```Python\nb\n```\n```text\nc\n```") == "b\n"
     assert program("```python title='x'\na\n```") == "a\n"
     assert program("```python\na\n```python\nb\n```") == "b\n"
-    assert program("  ```python\n  a\n  ```") == "  a\n"
+    # In an item of a list the block is indented as far as its fence.
+    assert program("1. So:\n\n   ```python\n   if a:\n       b\n   ```\n") == "if a:\n    b\n"
+    assert program("  ```python\na\n\t b\n  ```") == "a\nb\n"
     assert program("a ```python\nb\n```") is None
     for long in (
         "```python\n" * 100_000,

@@ -150,6 +150,19 @@ def test_reinforce_ada_est_counts_by_the_inverse_root():
     assert in_proportion(1 / np.sqrt(rates), 24, low=2, up=32).tolist() == [15, 6, 3]
 
 
+def test_reinforce_ada_est_has_an_advantage_where_penalties_make_the_mean_negative():
+    rewards = np.array([-1.0, -1.0, 0.0, -1.0])
+    rollouts = Rollouts(problem=np.repeat("a", 4), reward=rewards, correct=rewards == 0)
+    found = advantages.InverseRootWeighted()(rollouts, Context(round=1))
+    assert np.isfinite(found).all() and found[2] > 0 > found[0]
+
+
+@pytest.mark.parametrize("keep", ["x", None, 1, 2.5])
+def test_reinforce_ada_names_what_it_cannot_keep(keep):
+    with pytest.raises(ValueError, match="keep="):
+        wb.methods.reinforce_ada(keep=keep)
+
+
 def test_reinforce_ada_est_estimates_from_counts_that_decay_to_zero():
     """lambda = 0.5: 4 of 8, then 0 of 8, leave 2 of 12; with a = b = .5 that is 2.5 / 13."""
     allocator = allocators.InverseRoot(8, decay=0.5)
@@ -333,6 +346,15 @@ def test_surplus_drops_groups_that_are_too_old(policy):
         new = later.assign(round=np.full(2, number))
         rollouts, rows = joined.join(new, np.arange(2), Context(round=number, policy=policy))
         assert set(rollouts.problem[rows]) == {trained}
+
+
+def test_surplus_bears_a_round_in_which_nothing_was_scored(policy):
+    slot = replay.Surplus(groups=1)
+    three = [answer(policy, Problem(name, "1+2=", "3"), 1, 2, number=1) for name in "abc"]
+    slot.join(Rollouts.concat(three), np.arange(6), Context(round=1, policy=policy))
+    nothing = three[0].take(np.arange(0))
+    joined, rows = slot.join(nothing, np.arange(0), Context(round=2, policy=policy))
+    assert set(joined.problem[rows]) == {"b"}
 
 
 def test_solved_problems_leave_and_come_back_once_too_few_are_left():

@@ -42,6 +42,12 @@ def test_parts_are_summed_by_weight_and_recorded():
     assert rollouts["reward_correct"].tolist() == [1, 0, 1]
 
 
+@pytest.mark.parametrize("names", ["think", (), None, ("",), (1,)])
+def test_names_of_tags_are_a_list_of_texts(names):
+    with pytest.raises(ValueError, match="names="):
+        Tags(names=names)
+
+
 def test_one_part_adds_no_column():
     rollouts = total(table(["x"], [1.0], [3]), (Correct(2.0),), Sampling())
     assert rollouts.reward.tolist() == [2.0]

@@ -213,6 +213,12 @@ def test_numbers_in_a_csv_file_stay_as_they_are_written(tmp_path):
     assert [each.answer for each in from_file(path)] == ["007", "1e3"]
 
 
+def test_a_field_of_a_csv_file_may_be_long(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text(f"prompt,answer\n{'a' * 200_000},2\n")
+    assert len(from_file(path)[0].prompt) == 200_000
+
+
 @pytest.mark.parametrize(
     ("name", "content", "named"),
     [
@@ -227,6 +233,8 @@ def test_numbers_in_a_csv_file_stay_as_they_are_written(tmp_path):
             r"no column 'prompt'.*'prompt\\tanswer'.*commas",
         ),
         ("bad.csv", "prompt,answer\n1+1=\xa0?,2\n", r"path=.*bad\.csv.*UTF-8"),
+        ("bad.csv", "prompt,answer\nwhich, B or C,A\n", "line 2 has more fields"),
+        ("bad.parquet", "PAR1", r"path=.*bad\.parquet"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path, name, content, named):

@@ -504,6 +504,7 @@ def test_unsloth_loads_the_very_model_that_is_named(unsloth):
     assert path == str(MODEL)
     assert options["use_exact_model_name"]
     assert options["max_num_seqs"] == 512  # of a small GPU
+    assert options["max_logprobs"] == 2  # for the margins of courses
     assert policy.max_length == 60  # what the engine was lowered to
 
 

@@ -66,6 +66,18 @@ class TestVerdictsThatErr:
         assert row["misjudged"] == pytest.approx(wrong[first].mean())
         assert row["correct"] == pytest.approx(table["correct"][first].mean())
 
+    @pytest.mark.parametrize("method", [wb.methods.experience_replay(4), wb.methods.rlep(4)])
+    def test_old_responses_keep_their_truth(self, method, tmp_path):
+        table = rollouts_of(LAB.stressed(missed=0.4), tmp_path / "run", method=method)
+        rounds = wb.load(tmp_path / "run").rounds.set_index("round")
+        assert len(rounds) == 4
+        if method.name == "rlep":
+            # Right answers that were missed are not kept, so only new rollouts are misjudged.
+            wrong = (table["truth"] != table["correct"]) & table["trained"]
+            trained = rounds["misjudged_trained"] * rounds["trained"]
+            expected = wrong.groupby(table["round"]).sum()
+            assert trained.to_numpy() == pytest.approx(expected.to_numpy())
+
     def test_evaluations_ask_for_the_truth(self, tmp_path):
         first = []
         for lab in (LAB, LAB.stressed(missed=1, accepted=1)):

@@ -192,6 +192,8 @@ def test_the_command_ends_in_the_sentence_the_tables_and_the_page(tmp_path, monk
     [
         ({"arms": []}, "arms"),
         ({"seeds": 1}, "seeds=1"),
+        ({"evaluate_every": -3}, "evaluate_every=-3"),
+        ({"evaluate_every": 2.5}, "evaluate_every=2.5"),
         ({"seeds": (5, 3)}, "seeds="),
         ({"measure": "seconds"}, "measure='seconds'"),
         ({"measure": "steps"}, "measure='steps'"),
@@ -231,6 +233,23 @@ def test_the_baseline_under_another_name_is_told_at_once(tmp_path):
     assert trial.table[["arm", "verdict"]].to_numpy().tolist() == [["mine", "same"]]
     assert lines == [line for line in lines if "mine is grpo under another name" in line] != []
     assert str(trial) == "mine is grpo under another name."
+
+
+def test_a_second_call_with_other_settings_is_refused_also_if_both_were_made_before(tmp_path):
+    mine = wb.methods.grpo().but(name="mine")
+    first, second = (Trial(mine, out=tmp_path / "trial", rounds=rounds) for rounds in (10, 20))
+    first.run()
+    with pytest.raises(ValueError, match="rounds"):
+        second.run()
+    assert json.loads((tmp_path / "trial" / "trial.json").read_text())["settings"]["rounds"] == 10
+
+
+def test_a_plan_that_was_being_written_when_the_call_died_is_no_other_thing(tmp_path):
+    out = tmp_path / "trial"
+    out.mkdir()
+    (out / "trial.json.writing").write_text("{")
+    Trial(wb.methods.grpo().but(name="mine"), out=out).run()
+    assert json.loads((out / "trial.json").read_text())["settings"]["rounds"] == 60
 
 
 class Alike(wb.selectors.All):

@@ -3,11 +3,13 @@
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 import workbench as wb
 from papers.tables import accuracy_gain
 from workbench.analysis import sequential
 from workbench.analysis.intervals import Measurement, holm
+from workbench.plots.trials import headline, tuning_curves
 from workbench.trials import answer
 from workbench.utils.shipped import shipped
 
@@ -160,6 +162,30 @@ def test_the_baseline_under_another_name_is_recognised(grpo):
     assert (found.verdict, found.known, found.ratio) == ("alike", True, 1.0)
     other = look(runs("cispo"), grpo, arm="cispo", baseline="grpo", target=0.338)
     assert other.verdict == "alike"
+
+
+def test_the_rate_that_was_taken_has_a_circle_between_those_that_were_tried():
+    rows = [
+        {"arm": "a", "learning_rate": rate, "cost": cost, "reached": True, "collapsed": False}
+        for rate, cost in [(4e-4, 8000.0), (8e-4, 4000.0), (1.6e-3, 8000.0)]
+    ]
+    ax = Figure().subplots()
+    tuning_curves(pd.DataFrame(rows), {"a": 8e-4 * 2**0.5}, labels=["a"], ax=ax)
+    [circle] = [line for line in ax.lines if line.get_markersize() == 11]
+    assert circle.get_ydata()[0] == pytest.approx(4000 * 2**0.5)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"known": False}, "not known yet"),
+        ({"known": True}, "no difference in rollouts found"),
+        ({"known": True, "high": np.inf}, "too few runs arrived"),
+    ],
+)
+def test_the_headline_says_no_more_than_the_sentence(state, words):
+    row = {"arm": "a", "verdict": "open", "ratio": 0.9, "low": 0.7, "high": 1.2, "seeds": 7}
+    assert words in headline(pd.DataFrame([row | state]), "grpo")
 
 
 def test_a_target_that_no_run_reached_is_said(grpo):

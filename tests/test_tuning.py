@@ -107,6 +107,7 @@ def test_what_was_tried_has_all_seeds_and_its_range_is_within_a_tenth():
     found = tuned("a", runs, (7, 8), 0.5, "rollouts")
     assert found.tried == Point(2.83e-4)
     assert (found.low, found.high) == (2e-4, 2.83e-4)
+    assert found.low <= found.learning_rate <= found.high
     assert not found.at_edge and found.works
     assert found.collapsed == pytest.approx(2 / 10)
     assert len(found.curve) == 10

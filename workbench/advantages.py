@@ -606,6 +606,8 @@ class Pkpo(_OfFunction):
 class InverseRootWeighted(Slot):
     """(r - mean) / sqrt(mean + eps): the advantage that goes with `allocators.InverseRoot`.
 
+    The mean is a success rate; a mean below 0, of rewards with penalties, counts as 0.
+
     References
     ----------
     Reinforce-Ada (arXiv 2510.04996), the variant "Est". Confidence is low in the constant: eps is
@@ -621,7 +623,7 @@ class InverseRootWeighted(Slot):
         """(R,) float64."""
         rewards, inverse, sizes = grouped_rewards(rollouts.reward, rollouts.group)
         mean = _means(rewards, inverse, sizes)[inverse]
-        advantage = (rewards - mean) / np.sqrt(mean + self.eps)
+        advantage = (rewards - mean) / np.sqrt(np.maximum(mean, 0.0) + self.eps)
         return np.where(is_mixed(rewards, inverse, len(sizes))[inverse], advantage, 0.0)
 
 

@@ -605,6 +605,7 @@ def reinforce_ada(mode: str = "balanced", stages: int = 4, k: int = 8, keep: int
     Reinforce-Ada (arXiv 2510.04996), the sequential variant.
     """
     one_of("mode", mode, ("balanced", "positive"))
+    whole_number("keep", keep, 2)
     # Of an odd number the smaller half is right, as in `HalfRight`.
     right, wrong = (keep // 2, keep - keep // 2) if mode == "balanced" else (1, 0)
     return Method(

@@ -7,6 +7,7 @@ choose from; see `workbench.slots.Replay`. What it has stored is in its attribut
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
@@ -18,7 +19,7 @@ from workbench.rollouts import Context, Ragged, Rollouts, place_within
 from workbench.slots import Slot, state_field
 from workbench.success_rates import outcomes
 from workbench.utils.bounds import Count, CountOrZero, Share, choice
-from workbench.utils.validation import whole_number
+from workbench.utils.validation import instance_of, whole_number
 
 Joined = tuple[Rollouts, np.ndarray]  # what `join` returns, see `slots.Replay`
 
@@ -58,6 +59,7 @@ class RightAnswers(Stored):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.path is not None:
+            instance_of("path", self.path, (str, os.PathLike), '"answers.safetensors"')
             # Read by the constructor, so that a missing file is found before a model is loaded.
             self.stored = load_answers(self.path)
 
@@ -556,7 +558,7 @@ def _as_rows_of_this_round(old: Rollouts, rollouts: Rollouts, gradient: bool) ->
     }
     # A later stage than all others, so that rules about the first stage, as in `Rejection`, do not
     # count old rows.
-    stage = np.full(len(old), rollouts.stage.max() + 1)
+    stage = np.full(len(old), rollouts.stage.max(initial=-1) + 1)
     return old.assign(**{**missing, "gradient": np.full(len(old), gradient), "stage": stage})
 
 
@@ -581,9 +583,9 @@ def _problem_and_round(rollouts: Rollouts) -> np.ndarray:
 def without_marks(rollouts: Rollouts) -> Rollouts:
     """The table without the columns that a round adds, such as `advantage`.
 
-    Parts of the reward stay, and what a course says of where a rollout started.
+    Parts of the reward stay, what a course says of a rollout, and the true verdict under stress.
     """
-    kept = ("reward_", "prefix", "kept", "read", "lost")
+    kept = ("reward_", "prefix", "kept", "read", "lost", "spared", "survival", "truth")
     return rollouts.drop([name for name in rollouts.columns if not name.startswith(kept)])
 
 

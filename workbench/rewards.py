@@ -19,6 +19,7 @@ from workbench.policies import Sampling
 from workbench.rollouts import NonFinite, Rollouts
 from workbench.slots import Reward
 from workbench.utils.bounds import Positive, ShareAboveZero, check_arguments
+from workbench.utils.validation import shown
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,14 @@ class Tags:
     weight: float = 0.2
     names: tuple[str, ...] = ("think", "answer")
     name: ClassVar[str] = "tags"
+
+    def __post_init__(self) -> None:
+        # A text would be read letter by letter.
+        listed = isinstance(self.names, tuple | list) and len(self.names) > 0
+        if not listed or not all(isinstance(name, str) and name for name in self.names):
+            raise ValueError(
+                f'names={shown(self.names)}: names of tags are needed, such as ("answer",)'
+            )
 
     def __call__(self, rollouts: Rollouts, sampling: Sampling) -> np.ndarray:
         """(R,) in [0, 1]."""

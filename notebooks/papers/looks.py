@@ -2,7 +2,7 @@
 
 `python -m papers.looks` in `notebooks` prints the tables of docs/guides/trial-decisions.md: plans
 of looks compared by power on normal differences, and false alarms on differences of recorded runs
-between which there is no difference. It takes a minute or two.
+between which there is no difference. It takes some minutes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from scipy import special
 
 from papers.standings import target_of
 from workbench.analysis.courses import of_common_seeds, read
+from workbench.analysis.intervals import Measurement
 from workbench.analysis.runs import load_all
-from workbench.analysis.sequential import ALPHA, BAND, LOOKS, nominal_levels
+from workbench.analysis.sequential import ALPHA, BAND, LOOKS, nominal_levels, readings
 from workbench.analysis.targets import crossings
 
 RUNS = Path(__file__).parents[2] / "data" / "runs"
@@ -159,6 +160,55 @@ def alarms(trials: int = 20_000) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def with_failures(trials: int = 2000, deviation: float = 0.12) -> pd.DataFrame:
+    """Trials in which some runs end before the target by chance.
+
+    Parameters
+    ----------
+    trials : int
+    deviation : float
+        Of the logarithm of what a run costs.
+
+    Returns
+    -------
+    DataFrame, a row a share of runs that fail
+        by means and by ranks: the share of trials that find an arm which costs 15 % less, where it
+        is known only how many runs failed, and where it is known which; and false alarms, by
+        ranks.
+    """
+    budget = np.log(1.7)  # what a run spends that does not arrive, over what others need on average
+    rows = {}
+    for share in (0.0, 0.03, 0.08):
+        rng = np.random.default_rng(7)
+        words: dict[str, list[str]] = {"by means": [], "by ranks": [], "false alarms": []}
+        for shift in (np.log(0.85), 0.0):
+            for _ in range(trials):
+                costs = rng.normal([[shift], [0.0]], deviation, (2, LOOKS[-1]))
+                failed = (rng.random(costs.shape) < share) | (costs > budget)
+                arm, baseline = np.where(failed, budget, costs)
+                if shift:
+                    words["by means"].append(_word(arm - baseline, failed, which=False))
+                    words["by ranks"].append(_word(arm - baseline, failed, which=True))
+                else:
+                    words["false alarms"].append(_word(arm - baseline, failed, which=True))
+        rows[share] = {
+            "by means": np.mean([word == "better" for word in words["by means"]]),
+            "by ranks": np.mean([word == "better" for word in words["by ranks"]]),
+            "false alarms": np.mean([w in ("better", "worse") for w in words["false alarms"]]),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _word(logs: np.ndarray, failed: np.ndarray, which: bool) -> str:
+    """The verdict with which a trial ends."""
+    for n in LOOKS:
+        cut = [each[:n] if which else int(each[:n].sum()) for each in failed]
+        reading = readings({"arm": Measurement(np.exp(logs[:n]), "ratio", *cut)})["arm"]
+        if reading.known:
+            break
+    return reading.verdict
+
+
 def split_alarms(trials: int = 20_000) -> float:
     """False alarms where GRPO's 16 seeds are split into 8 disjoint pairs, with looks at 5 to 8."""
     values = log_costs()["grpo"]
@@ -206,4 +256,5 @@ if __name__ == "__main__":
     pd.set_option("display.width", 200)
     print(plans().to_string())
     print(alarms().round(3).to_string())
+    print(with_failures().round(3).to_string())
     print(f"disjoint pairs of GRPO's 16 seeds, looks 5 to 8: {split_alarms():.3f}")

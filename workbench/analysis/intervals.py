@@ -257,7 +257,9 @@ class Measurement:
         """A number on the scale on which values are averaged, as the scale shows it."""
         if self.scale == "linear":
             return float(value)
-        ratio = float(np.exp(value))
+        # An end that is too far away for a number is infinite.
+        with np.errstate(over="ignore"):
+            ratio = float(np.exp(value))
         return 100 * (ratio - 1) if self.scale == "percent" else ratio
 
 

@@ -188,8 +188,7 @@ def _read(path: Any) -> Iterator[Any]:
             f"path={str(path)!r}: the file is not in UTF-8 ({error}); save it as UTF-8"
         ) from None
     if path.suffix == ".csv":
-        # Everything stays text: "007" and "1e3" are answers as they stand there.
-        yield from csv.DictReader(io.StringIO(text, newline=""))
+        yield from _csv_rows(text, path)
     elif path.suffix == ".jsonl":
         for number, line in enumerate(io.StringIO(text, newline="\n"), start=1):
             if line.strip():
@@ -201,6 +200,27 @@ def _read(path: Any) -> Iterator[Any]:
                 f"{path}: a list of objects is needed; JSON lines belong in a .jsonl file"
             )
         yield from rows
+
+
+def _csv_rows(text: str, path: Path) -> Iterator[dict[str, str]]:
+    """The rows of a CSV file. Everything stays text: "007" and "1e3" are answers as they stand."""
+    # The tests of a program in one field are longer than Python allows by itself.
+    usual = csv.field_size_limit(len(text) + 1)
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        rows = []
+        for row in reader:
+            if None in row:
+                raise ValueError(
+                    f"{path}: line {reader.line_num} has more fields than there are columns; a "
+                    "field with a comma in it belongs in quotation marks"
+                )
+            rows.append(row)
+    except csv.Error as error:
+        raise ValueError(f"{path}: {error}") from None
+    finally:
+        csv.field_size_limit(usual)
+    yield from rows
 
 
 def _json(text: str, what: str) -> Any:

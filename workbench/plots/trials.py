@@ -127,11 +127,16 @@ def headline(table: pd.DataFrame, baseline: str, measure: Any = "rollouts") -> s
         arm = plain(row["arm"])
         change = f"{100 * abs(row['ratio'] - 1):.0f} %"
         number = f"{row['seeds']:.0f} seed{'' if row['seeds'] == 1 else 's'}"
+        undecided = f"no difference in {what} found"
+        if not row.get("known", True):
+            undecided = "not known yet"
+        elif not (row.get("low", 1) > 0 and row.get("high", 1) < np.inf):
+            undecided = "too few runs arrived to decide"
         said = {
             "better": f"{arm} needs {change} fewer {what} than {plain(baseline)}",
             "worse": f"{arm} needs {change} more {what} than {plain(baseline)}",
             "alike": f"{arm} and {plain(baseline)} need as many {what}",
-            "open": f"{arm} or {plain(baseline)}: no difference in {what} found",
+            "open": f"{arm} or {plain(baseline)}: {undecided}",
         }
         word = str(row["verdict"])
         return f"{said.get(word, f'{arm}: {word}')} ({number})"
@@ -217,8 +222,10 @@ def tuning_curves(
         edge = np.full(len(lost), 0.95)
         ax.plot(lost, edge, "x", color=look.colour, ms=6, transform=ax.get_xaxis_transform())
         rate = chosen.get(label)
-        if rate in means.index:
-            ax.plot(rate, means[rate], "o", ms=11, mfc="none", mec=look.colour, mew=1.5)
+        if rate is not None and len(means):
+            # It lies between those that were tried.
+            height = np.exp(np.interp(np.log(rate), np.log(means.index), np.log(means)))
+            ax.plot(rate, height, "o", ms=11, mfc="none", mec=look.colour, mew=1.5)
     ax.set(xscale="log", yscale="log", title="Tuning (circle: rate taken)")
     ax.set(xlabel="learning rate", ylabel="cost to the target")
     low, high = tuning["learning_rate"].min() / 1.2, tuning["learning_rate"].max() * 1.2

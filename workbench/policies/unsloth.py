@@ -380,6 +380,8 @@ def _load(
             "max_lora_rank": settings["lora_rank"],
             "gpu_memory_utilization": settings["gpu_memory_utilization"],
             "max_num_seqs": _sequences(),
+            # For the margins of courses that stop responses; Unsloth would allow none.
+            "max_logprobs": 2,
         }
     with checks.offline_hint(source), checks.quiet():
         model, tokenizer = FastLanguageModel.from_pretrained(

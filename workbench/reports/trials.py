@@ -33,7 +33,7 @@ NUMBERS = {
     "seeds": ("seeds", "{:.0f}"),
     "reached the target": ("reached", "{:.0f}"),
     "of the baseline": ("baseline_reached", "{:.0f}"),
-    "learning rate": ("learning_rate", "{:.2g}"),
+    "learning rate": ("learning_rate", "{:.3g}"),
     "accuracy at equal cost, points": ("difference", "{:+.1f}"),
     "from": ("difference_low", "{:+.1f}"),
     "to": ("difference_high", "{:+.1f}"),

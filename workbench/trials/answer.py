@@ -269,7 +269,7 @@ def sentence(answer: Answer) -> str:
     notes = [seeds]
     rates = [answer.learning_rate, answer.baseline_learning_rate]
     if None not in rates:
-        texts = dict.fromkeys(f"{rate:.2g}" for rate in rates)
+        texts = dict.fromkeys(f"{rate:.3g}" for rate in rates)
         notes.append(("both tuned: " if answer.tuned else "learning rates ") + " and ".join(texts))
     if answer.reached + answer.baseline_reached < 2 * n:
         notes.append(
@@ -323,6 +323,7 @@ def _remarks(answer: Answer) -> list[str]:
     # Where the interval leaves 1 out although nothing is decided, a reader asks why.
     if answer.verdict == "open" and (answer.high < 1 or answer.low > 1) and answer.arms > 1:
         remarks.append(f"after correction for {answer.arms} arms p is {answer.p_holm:.2g}")
-    if np.isfinite(answer.resolves):
+    # A handful of seeds that spread far apart would show nothing of interest.
+    if answer.resolves <= 100:
         remarks.append(f"a change of {answer.resolves:.0f} % would have been seen")
     return remarks

@@ -28,6 +28,7 @@ from typing import Any, TextIO
 from unittest.mock import patch
 
 from workbench.policies.checks import check_packages
+from workbench.records.files import WRITING
 from workbench.trials.cases import Case, execute
 from workbench.utils.machine import cores
 from workbench.utils.numbers import duration
@@ -132,7 +133,9 @@ def check_directory(out: Path, mark: str, lock: str, what: str) -> None:
     """ValueError for a directory that holds something else, before anything is written to it."""
     if not out.exists() or (out / mark).exists():
         return
-    if not out.is_dir() or any(file.name != lock for file in out.iterdir()):
+    # What a call leaves that is killed while it begins.
+    begun = {lock, mark + WRITING}
+    if not out.is_dir() or any(file.name not in begun for file in out.iterdir()):
         raise ValueError(
             f"out={str(out)!r}: it holds something else than a {what}; name another directory"
         )

@@ -148,6 +148,8 @@ class Trial:
         one_of("columns", columns, KEPT_COLUMNS)
         if target is not None:
             share("target", target, zero=False)
+        if evaluate_every is not None:
+            whole_number("evaluate_every", evaluate_every, 1)
         number("level", level, above=0, below=1)
         self.arms = {arm.label: arm for arm in made_arms(arms, against)}
         self.baseline = next(iter(self.arms))
@@ -358,7 +360,10 @@ class Trial:
 
     def run(self) -> Trial:
         """Make the runs that are missing, until the answer is known for every arm."""
+        self.failed.clear()
         with engine.only_one(self.out / LOCK, self._say):
+            # Again, since another call may have written its plan in the meantime.
+            self._check_directory()
             self._write_plan()
             for label in self.same:
                 self._say(f"{label} is {self.baseline} under another name, so no run is made")
@@ -441,6 +446,8 @@ class Trial:
         outcome = case.outcome
         if outcome["status"] == "done":
             self._seconds.append(outcome["seconds"])
+            # It may have failed in an earlier call.
+            self._courses.pop(case.name, None)
             return
         label = case.values["label"]
         # That a tuning run diverged at its rate is an answer too.
@@ -449,7 +456,8 @@ class Trial:
         self.failed[label] = outcome["error"]
         said = (
             f"{label}: {case.name} failed: {outcome['error']}; its log is "
-            f"{os.path.relpath(case.logs)}/log.txt. The same call goes on once that is mended"
+            f"{os.path.relpath(case.logs)}/log.txt. The same call goes on once that is mended; "
+            "an arm whose code was edited needs another label"
         )
         if label == self.baseline or len(self._compared()) < 2:
             raise ValueError(said)

@@ -239,10 +239,11 @@ class Tuning:
     tried : Point
         The best one of those that were tried with all tuning seeds.
     low, high : float
-        The range of learning rates around `tried` whose cost is within a tenth of its cost.
+        The range of learning rates around `tried` whose cost is within a tenth of its cost, and
+        with `best` in it.
     at_edge : bool
-        Whether `tried` is at the lowest or the highest rate of all, so that one beyond it may be
-        better still.
+        Whether `best` is the lowest or the highest rate of all, so that one beyond it may be better
+        still.
     collapsed : float
         The share of runs that ended below where they began, or broke off since the loss was not
         finite.
@@ -327,13 +328,15 @@ def tuned(
         low -= 1
     while high + 1 < len(beside) and good[high + 1]:
         high += 1
+    best = lowest(costs, tried)
+    rates = [point.learning_rate for point in beside]
     return Tuning(
         label,
-        lowest(costs, tried),
+        best,
         tried,
-        beside[low].learning_rate,
-        beside[high].learning_rate,
-        place in (0, len(beside) - 1),
+        min(rates[low], best.learning_rate),
+        max(rates[high], best.learning_rate),
+        best.learning_rate in (rates[0], rates[-1]),
         float(curve["collapsed"].mean()),
         curve.reset_index(drop=True),
     )

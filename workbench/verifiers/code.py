@@ -65,7 +65,7 @@ from workbench.verifiers.inside import CANDIDATE_GONE, is_test
 from workbench.verifiers.sandbox import MOST_OUTPUT, Process, Sandbox, left_open
 
 # Possessive, so that it takes linear time, whatever a response holds.
-FENCE = re.compile(r"^[ \t]*+```[ \t]*+(\w*+)[^\n`]*+$", re.MULTILINE)
+FENCE = re.compile(r"^([ \t]*+)```[ \t]*+(\w*+)[^\n`]*+$", re.MULTILINE)
 LANGUAGES = ("python", "python3", "py", "")
 LEAST_MEMORY = 64  # MiB: the interpreter takes about 30
 
@@ -253,13 +253,15 @@ def program(response: str) -> str | None:
     block = None
     opening = None
     for fence in FENCE.finditer(response):
-        language = fence[1]
+        language = fence[2]
         if opening is None or language:
             # A fence with a language opens a block, also where the one before was never closed.
             opening = fence
             continue
-        if opening[1].lower() in LANGUAGES:
+        if opening[2].lower() in LANGUAGES:
             block = response[opening.end() + 1 : fence.start()]
+            # In an item of a list the whole block is indented, as far as its fence is at most.
+            block = re.sub(rf"^[ \t]{{0,{len(opening[1])}}}", "", block, flags=re.MULTILINE)
         opening = None
     return block
 

@@ -238,6 +238,8 @@ def execute(source, name):
     module = type(sys)(name)
     sys.modules[name] = module
     sys.argv = ["answer.py"]
+    # Without the module `site` they are missing, and programs of contests end by them.
+    builtins.exit = builtins.quit = sys.exit
     try:
         exec(compile(source, "answer.py", "exec"), module.__dict__)
     except MemoryError:
