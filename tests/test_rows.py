@@ -12,6 +12,7 @@ from conftest import go, small_lab
 import workbench as wb
 from workbench import config
 from workbench.datasets import rows as own_rows
+from workbench.datasets.readers import COMPARISON
 from workbench.labs import shipped
 from workbench.problems import Pool, Problem, Stream, from_file, from_rows
 from workbench.records.tables import write_table
@@ -211,6 +212,16 @@ def test_numbers_in_a_csv_file_stay_as_they_are_written(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text("prompt,answer\na=,007\nb=,1e3\n")
     assert [each.answer for each in from_file(path)] == ["007", "1e3"]
+
+
+def test_no_number_is_within_an_infinite_tolerance():
+    names = {}
+    exec(COMPARISON, names)
+    names["assertion"](float("inf"), float("inf"), 0)
+    names["assertion"]([0.1 + 0.2], [0.3], 0)
+    for value, expected in [(3.0, float("inf")), (float("-inf"), float("inf")), (0.31, 0.3)]:
+        with pytest.raises(AssertionError):
+            names["assertion"](value, expected, 0)
 
 
 def test_a_field_of_a_csv_file_may_be_long(tmp_path):
