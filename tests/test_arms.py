@@ -1,5 +1,6 @@
 """Arms: what may be compared, how it reaches another process, and when it counts as the same."""
 
+import copy
 import hashlib
 import importlib.util
 import pickle
@@ -106,15 +107,29 @@ def defined(folder, code):
 
 
 CODE = """
+import functools
+import types
+
 SHARE = 2
 
+def in_three(rollouts):
+    return len(rollouts) // 3
+
+helpers = types.ModuleType("helpers")
+helpers.third = in_three
+helpers.unused = 5
+
+@functools.cache
 def kept(rollouts):
     return range(len(rollouts) // SHARE)
 
 class Mine(Slot):
     floor = 1
+    @functools.cached_property
+    def ceiling(self):
+        return 7
     def select(self, rollouts, context):
-        return Selection(kept(rollouts))
+        return Selection(kept(rollouts)[: helpers.third(rollouts)])
 """
 
 
@@ -123,16 +138,28 @@ class Mine(Slot):
     [
         ("", "", True),
         ("SHARE = 2", "SHARE = 2  # half of them", True),
-        ("Selection(kept(rollouts))", "Selection(kept(rollouts)[1:])", False),
+        ("Selection(kept(rollouts)", "Selection(kept(rollouts)[1:]", False),
         ("len(rollouts) // SHARE", "len(rollouts) - SHARE", False),
         ("SHARE = 2", "SHARE = 3", False),
         ("floor = 1", "floor = 2", False),
+        ("return 7", "return 8", False),
+        ("// 3", "// 4", False),
+        ("unused = 5", "unused = 6", True),
+        ("\nSHARE", "\n\n\nSHARE", True),
     ],
 )
 def test_a_fingerprint_is_that_of_the_code_and_of_what_it_uses(tmp_path, old, new, same):
     before = fingerprint(as_method(defined(tmp_path, CODE)))
     after = fingerprint(as_method(defined(tmp_path, CODE.replace(old, new) if old else CODE)))
     assert (before == after) is same
+
+
+def test_a_fingerprint_stays_when_the_object_is_copied_or_pickled(tmp_path):
+    mine = defined(tmp_path, CODE)()
+    before = fingerprint(mine)
+    copy.copy(mine)
+    assert "__slotnames__" in vars(type(mine)), "Python keeps this once an object is copied"
+    assert fingerprint(mine) == before
 
 
 def test_code_without_a_source_is_told_apart_too():

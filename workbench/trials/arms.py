@@ -23,7 +23,7 @@ import textwrap
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial, singledispatchmethod
 from typing import Any
 
 import cloudpickle
@@ -39,6 +39,8 @@ LOGS = "logs"  # directory beside the records, which no label may be called
 # A label that began with = would be a formula to a program that opens the table.
 LABEL = re.compile(r"\w[\w.=+,~-]*")
 FINGERPRINT_DIGITS = 16
+# What Python itself keeps in a class: where it stands, and what copying and pickling have found.
+OF_PYTHON = ("__slotnames__", "__firstlineno__", "__static_attributes__", "__annotations_cache__")
 EXAMPLES = "a Method, the name of one, 'module:function', or a slot value such as MySelector()"
 
 
@@ -292,6 +294,8 @@ def own_code(value: Any) -> dict[str, str]:
         elif isinstance(part, type):
             for kind in filter(_is_own, part.__mro__):
                 for name, member in vars(kind).items():
+                    if name in OF_PYTHON:
+                        continue
                     left.append(_function_in(member))
                     _keep_constant(found, f"{kind.__module__}.{kind.__qualname__}.{name}", member)
         elif isinstance(part, types.MethodType):
@@ -302,6 +306,8 @@ def own_code(value: Any) -> dict[str, str]:
                 for name, used in _used_by(part).items():
                     left.append(used)
                     _keep_constant(found, f"{part.__module__}.{name}", used)
+        elif hasattr(part, "__wrapped__"):  # such as a function with functools.cache
+            left.append(part.__wrapped__)
         elif type(part).__module__ != "builtins" and not isinstance(part, types.ModuleType):
             left.append(type(part))
             # Not every object of another package keeps what it was made with, or tells its
@@ -313,7 +319,11 @@ def own_code(value: Any) -> dict[str, str]:
 
 def _is_own(target: Any) -> bool:
     """Whether a class or function is the user's own: neither installed nor of this package."""
-    name = target.__module__ or "__main__"
+    return _is_own_module(target.__module__ or "__main__")
+
+
+def _is_own_module(name: str) -> bool:
+    """The same of the module with this name."""
     # The module of a notebook, or of a script that `python -m` found among what is installed.
     if name == "__main__":
         return True
@@ -331,6 +341,8 @@ def _function_in(member: Any) -> Any:
         return member.__func__
     if isinstance(member, property):
         return member.fget
+    if isinstance(member, cached_property | singledispatchmethod):
+        return member.func
     return member if isinstance(member, types.FunctionType) else None
 
 
@@ -350,6 +362,11 @@ def _used_by(function: types.FunctionType) -> dict[str, Any]:
     """What a function finds by name outside of itself, and the defaults of its arguments."""
     names = {name for code in _codes(function.__code__) for name in code.co_names}
     used = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    for module in [value for value in used.values() if isinstance(value, types.ModuleType)]:
+        if _is_own_module(module.__name__):
+            # Of a module only what the code names.
+            found = names & vars(module).keys()
+            used |= {f"{module.__name__}.{name}": vars(module)[name] for name in found}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         # A name that is bound only later has nothing in its cell yet.
         with contextlib.suppress(ValueError):
