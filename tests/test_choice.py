@@ -33,6 +33,12 @@ READ = [
     (r"\boxed{A cat}", ""),
     (r"\boxed{Ar}", ""),
     (r"\boxed{}", ""),
+    # tags
+    ("<think>\nA?\n</think>\n<answer>\nC\n</answer>", "C"),
+    ("<answer>(C) 12 m</answer>", "C"),
+    ("<answer>The answer is C.</answer>", "C"),
+    (r"<answer>A</answer> \boxed{B}", "B"),
+    ("<answer>A</answer> <answer>B", "A"),
     # statements
     ("Answer: C", "C"),
     ("answer: c", "C"),

@@ -302,7 +302,7 @@ def test_a_lab_with_nothing_left_to_learn_is_named_early(tmp_path):
     assert not (tmp_path / "trial" / "runs").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_arm_that_collapses_at_every_rate_is_said_to_and_not_compared(tmp_path):
     arms = {"backwards": wb.methods.grpo().but(advantage=Backwards())}
     trial = make(tmp_path / "trial", arms, rounds=8)
@@ -312,7 +312,7 @@ def test_an_arm_that_collapses_at_every_rate_is_said_to_and_not_compared(tmp_pat
     assert not (tmp_path / "trial" / "runs").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_baseline_that_collapses_at_every_rate_is_named(tmp_path):
     with pytest.raises(ValueError, match="grpo: at no learning rate did its accuracy rise"):
         make(tmp_path / "trial", "dapo", target=None, rates=[3.0])

@@ -12,7 +12,7 @@ from papers.truths import summary, tried
 SMALL = {"rounds": 4, "problems_per_round": 4, "rates": [5e-3], "tuning_seeds": 1, "seeds": 2}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_a_trial_said_of_an_arm_that_makes_the_same_runs(tmp_path):
     out = tmp_path / "trial"
     row = tried("same", out, first_seed=7, lab=lab(), target=0.48, **SMALL)

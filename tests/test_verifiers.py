@@ -61,6 +61,36 @@ def test_reading_nothing_is_not_reading_wrongly(math):
     assert status == ["unparsed"] * 4 + ["wrong", "unparsed"]
 
 
+def in_tags(answer):
+    """A response in the form that the template `TAGS` asks for."""
+    return f"<think>\nIt may be 3.\n</think>\n<answer>\n{answer}\n</answer>"
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "status"),
+    [
+        *[(text, text, "ok") for text in ("(1,2)", "x^2+1", r"\sqrt{2}", r"2\sqrt{2}", "[0,1]")],
+        (r"$12\pi$.", r"12\pi", "ok"),
+        (r"12\pi", "12", "wrong"),
+        (r"2\sqrt{2}", "2", "wrong"),
+        ("42", "42", "ok"),
+        ("The answer is 42.", "42", "ok"),
+        ("41 or 42", "42", "wrong"),
+    ],
+)
+def test_what_stands_between_answer_tags_is_read_as_in_a_box(math, answer, gold, status):
+    assert math.score([in_tags(answer)], [gold]).status.tolist() == [status]
+
+
+def test_the_last_whole_pair_of_tags_counts_and_a_box_before_it(math):
+    responses = ["<answer>41</answer> no: <answer>42</answer>", "<answer>42</answer> <answer>4"]
+    responses += [r"<answer>41</answer> \boxed{42}", "<answer>42"]
+    status = math.score(responses, ["42"] * 4).status.tolist()
+    assert status[:3] == ["ok"] * 3
+    with Math(boxed=True) as strict:
+        assert strict.score(responses[:1], ["42"]).status.tolist() == ["unparsed"]
+
+
 def test_lone_surrogates_are_text_like_any_other(math):
     assert math.score(["\ud800 \\boxed{0.5}\ud800"], ["1/2"]).correct.all()
 

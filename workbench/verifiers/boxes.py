@@ -15,6 +15,8 @@ JOINER = re.compile(
     r"|otherwise|either|the|my|final|correct)\b)*+",
     re.IGNORECASE,
 )
+# Not a command such as \\sqrt, nor the name of a variable.
+WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 PERCENT_BEHIND = re.compile(r"\s{0,4}\$?\s{0,4}(?:\\?%|percent)")
 
 # Ways of writing a number that Math-Verify does not read, see `readable`.
@@ -42,6 +44,35 @@ def after_thinking(response: str) -> str:
     'It is 42.'
     """
     return response.rpartition("</think>")[2].partition("<think>")[0]
+
+
+def tagged(text: str) -> str | None:
+    """What the last complete <answer>...</answer> holds; None without one.
+
+    Examples
+    --------
+    >>> tagged("<answer>41</answer> No. <answer>\\n42\\n</answer>")
+    '42'
+    """
+    before, closing, _ = text.rpartition("</answer>")
+    opening = before.rfind("<answer>")
+    if not closing or opening < 0:
+        return None
+    return before[opening + len("<answer>") :].strip()
+
+
+def tagged_box(text: str) -> str | None:
+    r"""The content of the last answer tags as a box; None without one, or where it is a sentence.
+
+    Examples
+    --------
+    >>> tagged_box("<answer>\n$(1,2)$.\n</answer>")
+    '\\boxed{(1,2)}'
+    """
+    content = tagged(text)
+    if not content or WORD.search(content):
+        return None
+    return BOX + without_mark(content).strip("$ ") + "}"
 
 
 def last_box(text: str) -> str | None:

@@ -30,7 +30,7 @@ from typing import Annotated, Any
 
 from workbench.utils.bounds import Count, check_arguments
 from workbench.verifiers.base import Scores, Verifier
-from workbench.verifiers.boxes import JOINER, after_thinking
+from workbench.verifiers.boxes import JOINER, after_thinking, tagged
 
 # Every pattern reads a text in linear time, whatever a model wrote.
 
@@ -173,7 +173,9 @@ class Choice(Verifier):
         return self._boxed(text) or self._said(text) or self._in_lines(text)
 
     def _read(self, response: str) -> str:
-        return after_thinking(response)[-self.max_chars :]
+        text = after_thinking(response)[-self.max_chars :]
+        content = None if BOX.search(text) else tagged(text)
+        return text if content is None else content
 
     def _boxed(self, text: str) -> set[str]:
         return _last_together(

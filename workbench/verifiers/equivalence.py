@@ -183,7 +183,10 @@ def _is_read(parsed: list) -> bool:
 
 def _equivalent(gold: list, answer: list) -> bool:
     """Whether any reading of the answer is equivalent to any of the gold answer."""
-    return any(_same(*pair) for pair in product(gold, answer))
+    # Beside what it reads, Math-Verify keeps the text of it, in which 42 % is 42.
+    values = [[each for each in side if not isinstance(each, str)] for side in (gold, answer)]
+    sides = values if all(values) else [gold, answer]
+    return any(_same(*pair) for pair in product(*sides))
 
 
 def _same(gold: Any, answer: Any) -> bool:
@@ -192,17 +195,25 @@ def _same(gold: Any, answer: Any) -> bool:
     if isinstance(gold, str) or isinstance(answer, str):
         return bool(gold == answer)
     gold, answer = _with_imaginary_unit(gold, answer)
+    if _is_number(gold) and _is_number(answer) and _in_percent(gold) and not _in_percent(answer):
+        # Also right is the number of percents, of which Math-Verify knows the whole ones alone.
+        if _close(100 * gold, answer):
+            return True
     if not _verified(gold, answer, decimals=6, precision=15):
         return False
     if _is_number(gold) and _is_number(answer):
-        # A gold answer in percent may also be given as the number of percents.
-        return _close(gold, answer) or (gold.has(UnevaluatedExpr) and _close(100 * gold, answer))
+        return _close(gold, answer)
     # Equal to six decimals. That is enough unless a small number is involved, whose first
     # six decimals may all be zeros.
     decimals = max(_decimals(gold), _decimals(answer))
     if decimals <= 6:
         return True
     return _verified(gold, answer, decimals=decimals, precision=max(15, decimals + 1))
+
+
+def _in_percent(reading: Any) -> bool:
+    """Whether a number was read from an answer in percent."""
+    return bool(reading.has(UnevaluatedExpr))
 
 
 def _with_imaginary_unit(*readings: Any) -> tuple:
