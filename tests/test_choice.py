@@ -40,6 +40,8 @@ READ = [
     (r"<answer>A</answer> \boxed{B}", "B"),
     ("<answer>A</answer> <answer>B", "A"),
     # statements
+    ("The answer is therefore C", "C"),
+    ("The answer is definitely C.", "C"),
     ("Answer: C", "C"),
     ("answer: c", "C"),
     ("**Answer:** C", "C"),

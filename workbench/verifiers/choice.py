@@ -47,7 +47,8 @@ SAYS = re.compile(
 # What may stand before a letter: space, emphasis, brackets, commands of LaTeX, and a few words.
 OPENING = re.compile(
     r"(?:[\s*_$({\[\"'“`]|\\[(\[]|\\(?:text|textbf|textit|mathrm|mathbf|bf)(?![A-Za-z])"
-    r"|(?:the|option|choice|letter|either|both|probably|likely|clearly)\b|\\boxed\b)*",
+    r"|(?:the|option|choice|letter|either|both|probably|likely|clearly|definitely|certainly"
+    r"|simply|therefore|thus|hence)\b|\\boxed\b)*",
     re.IGNORECASE,
 )
 
