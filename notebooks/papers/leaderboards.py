@@ -30,6 +30,7 @@ from workbench.plots.style import (
     ratio_ticks,
     style,
 )
+from workbench.plots.trials import cost_at
 from workbench.records import Record
 from workbench.utils.names import SLOTS
 from workbench.utils.numbers import ratio_text
@@ -229,8 +230,8 @@ def tuning_panels(tuning: pd.DataFrame, arms: pd.DataFrame, *, title: str) -> Fi
                         mfc=face,
                     )
             rate = chosen.get(label)
-            if rate in means.index:
-                ax.plot(rate, means[rate], "o", ms=8, mfc="none", mec=INK, mew=1)
+            if rate is not None and len(means):
+                ax.plot(rate, cost_at(rate, means), "o", ms=8, mfc="none", mec=INK, mew=1)
             ax.set_title(plain(label), size=7, pad=2)
             ax.set(xscale="log", yscale="log", ylim=(finite.min() / 1.3, most * 1.2))
             ax.tick_params(labelsize=6)

@@ -6,8 +6,8 @@ simulated from runs of GRPO at eight rates, with up to forty seeds at each, in t
 (`data/tuning-runs.csv`). Two rules for the rate are compared: the best one of those tried, and the
 lowest point of a parabola.
 
-`python -m papers.rates` in `notebooks` prints the table of docs/guides/trial-decisions.md, in about
-a minute. With `--make` it makes the runs again before, in 20 minutes on two cores.
+`python -m papers.rates` in `notebooks` prints the table of docs/guides/trial-decisions.md, in some
+minutes. With `--make` it makes the runs again before that, in about 20 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -42,8 +42,16 @@ ROUNDS, EVALUATE_EVERY, SAMPLES = 60, 15, 8  # of a tuning run of the default tr
 TARGET = 0.44  # the default target in this lab
 FIRST_SEED = 5000
 # Fewer seeds where no run reaches the target, or where it takes a run all its rounds.
-SEEDS = {2.25e-4: 8, 4.5e-4: 24, 6.36e-4: 40, 9e-4: 40, 1.27e-3: 40, 1.8e-3: 40, 2.55e-3: 24}
-SEEDS[3.6e-3] = 12
+SEEDS = {
+    2.25e-4: 8,
+    4.5e-4: 24,
+    6.36e-4: 40,
+    9e-4: 40,
+    1.27e-3: 40,
+    1.8e-3: 40,
+    2.55e-3: 24,
+    3.6e-3: 12,
+}
 
 # How a rate follows from the costs of the tuning runs and from the best rate of those tried.
 RULES: dict[str, Callable[[tuning.Costs, Point], Point]] = {

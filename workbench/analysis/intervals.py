@@ -28,8 +28,10 @@ SCALES = ("linear", "ratio", "percent")
 SIGN_TEST_SEEDS = 6  # the fewest with which all values on one side have a p-value below .05
 # The fewest with which signed ranks have a p-value below .05 although one run did not arrive.
 RANK_TEST_SEEDS = 12
+# Where ranks put a value that may be as far away as it likes. Its average with another value is
+# half as far away, so beyond a quarter an average says nothing.
+OUT_OF_REACH = 1e9
 _CENSORED = ("censored", "censored_baseline")
-OUT_OF_REACH = 1e9  # where ranks put the logarithm of a ratio that may be as large as it likes
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,10 @@ class Measurement:
         return np.sort((line[first] + line[second]) / 2)
 
     def _end_of_ranks(self, side: int) -> float:
-        """The lower (-1) or upper (+1) end of the interval of signed ranks, before `_from_line`."""
+        """The lower (-1) or upper (+1) end of the interval of signed ranks, before `_from_line`.
+
+        `scipy.stats.wilcoxon` has the test, and no interval.
+        """
         # So many averages may lie beyond the true value.
         beyond = np.searchsorted(signed_rank_shares(self.n), (1 - self.level) / 2, side="right")
         if beyond == 0:

@@ -223,8 +223,7 @@ def tuning_curves(
         ax.plot(lost, edge, "x", color=look.colour, ms=6, transform=ax.get_xaxis_transform())
         rate = chosen.get(label)
         if rate is not None and len(means):
-            # It lies between those that were tried.
-            height = np.exp(np.interp(np.log(rate), np.log(means.index), np.log(means)))
+            height = cost_at(rate, means)
             ax.plot(rate, height, "o", ms=11, mfc="none", mec=look.colour, mew=1.5)
     ax.set(xscale="log", yscale="log", title="Tuning (circle: rate taken)")
     ax.set(xlabel="learning rate", ylabel="cost to the target")
@@ -236,6 +235,23 @@ def tuning_curves(
         low, high = finite.min() / 1.2, min(finite.max(), 20 * finite.min()) * 1.4
         ratio_ticks(ax.yaxis, low, high, most=6, text=EngFormatter(sep=""))
         ax.set_ylim(low, high)
+
+
+def cost_at(rate: float, means: pd.Series) -> float:
+    """The cost at a learning rate on the line that a figure draws through those that were tried.
+
+    Parameters
+    ----------
+    rate : float
+    means : Series
+        Mean costs by learning rate, in rising order; not empty.
+
+    Examples
+    --------
+    >>> round(cost_at(2e-3, pd.Series({1e-3: 100.0, 4e-3: 400.0})))
+    200
+    """
+    return float(np.exp(np.interp(np.log(rate), np.log(means.index), np.log(means))))
 
 
 def _by_price(

@@ -25,6 +25,7 @@ from workbench.utils.validation import whole_number
 
 BLOCK = 1024  # tokens of the vocabulary whose probabilities are summed one by one
 STOP_TOKENS = 32  # newest tokens that are searched for a stop string
+LOGPROBS_OF_MARGINS = 2  # that an engine tells of a token where margins are asked for
 WORTH_COPYING = 0.85  # a cache is copied when fewer of its rows than this are still going
 
 # A signal of some of the responses that go on, by their places among these; and the two signals

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 from workbench.policies import Plan, Sampling
-from workbench.policies.decoding import Told, Wanted
+from workbench.policies.decoding import LOGPROBS_OF_MARGINS, Told, Wanted
 from workbench.policies.merged import merged_weights
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
@@ -352,7 +352,7 @@ class ServedEngine:
             "return_token_ids": True,
             # The two most likely tokens by their numbers, since two tokens may have one text.
             "return_tokens_as_token_ids": True,
-            "logprobs": 2 if margins else 0,
+            "logprobs": LOGPROBS_OF_MARGINS if margins else 0,
         }
         texts = [prompts[i].tolist() for i in range(len(prompts))]
         bodies = [

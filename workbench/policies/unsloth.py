@@ -36,7 +36,13 @@ from transformers import (  # noqa: E402
 )
 
 from workbench.policies import packing  # noqa: E402
-from workbench.policies.decoding import Drawn, Request, draw_tokens, signals_of  # noqa: E402
+from workbench.policies.decoding import (  # noqa: E402
+    LOGPROBS_OF_MARGINS,
+    Drawn,
+    Request,
+    draw_tokens,
+    signals_of,
+)
 from workbench.policies.transformers import TransformersPolicy  # noqa: E402
 from workbench.policies.vllm import Engine  # noqa: E402
 from workbench.rollouts import Ragged, Rollouts  # noqa: E402
@@ -380,8 +386,8 @@ def _load(
             "max_lora_rank": settings["lora_rank"],
             "gpu_memory_utilization": settings["gpu_memory_utilization"],
             "max_num_seqs": _sequences(),
-            # For the margins of courses that stop responses; Unsloth would allow none.
-            "max_logprobs": 2,
+            # For courses that stop responses; Unsloth would allow none.
+            "max_logprobs": LOGPROBS_OF_MARGINS,
         }
     with checks.offline_hint(source), checks.quiet():
         model, tokenizer = FastLanguageModel.from_pretrained(

@@ -30,7 +30,7 @@ from transformers import AutoConfig, PreTrainedModel
 
 from workbench.policies import Sampling
 from workbench.policies.checks import RANKS, check_memory, check_vllm
-from workbench.policies.decoding import Told
+from workbench.policies.decoding import LOGPROBS_OF_MARGINS, Told
 from workbench.policies.merged import merged_weights
 from workbench.rollouts import Ragged
 
@@ -190,7 +190,7 @@ class Engine:
                 # Not the model's own generation config, whose top_p or repetition penalty would
                 # change the distribution unasked.
                 generation_config="vllm",
-                max_logprobs=2,
+                max_logprobs=LOGPROBS_OF_MARGINS,
                 logprobs_mode="processed_logprobs",
                 **further,
             )
@@ -268,7 +268,7 @@ class Engine:
                 # strings.
                 detokenize=bool(sampling.stop),
                 skip_special_tokens=False,
-                logprobs=2 if margins else 0,
+                logprobs=LOGPROBS_OF_MARGINS if margins else 0,
                 # Lists of numbers, in place of a dict and an object for each token.
                 flat_logprobs=True,
             )

@@ -15,7 +15,7 @@ JOINER = re.compile(
     r"|otherwise|either|the|my|final|correct)\b)*+",
     re.IGNORECASE,
 )
-# Not a command such as \\sqrt, nor the name of a variable.
+# A word of a sentence: neither a command such as \sqrt nor a variable of one or two letters.
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 PERCENT_BEHIND = re.compile(r"\s{0,4}\$?\s{0,4}(?:\\?%|percent)")
 
