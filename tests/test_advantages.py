@@ -11,9 +11,11 @@ from workbench.advantages import (
     LeaveOneOut,
     OfRewards,
     Posterior,
+    asymmetric,
     batch_normalized,
     group_normalized,
     leave_one_out,
+    pkpo,
     posterior,
     selected_advantages,
 )
@@ -80,6 +82,17 @@ def test_posterior_of_eight():
     np.testing.assert_allclose(posterior(ONE, ONE, 2, 6, clip=0.1), -0.1)
     np.testing.assert_allclose(posterior(ONE, ONE, 2, 6), -1 / np.sqrt(7))  # u = 1/8
     np.testing.assert_allclose(posterior([0.0], [0]), -1 / np.sqrt(2))  # a group of one: u = 1/3
+
+
+@pytest.mark.parametrize("value", [0.1, 0.3, 1.0])
+@pytest.mark.parametrize("size", [3, 8, 16])
+def test_groups_all_alike_have_exactly_no_advantage(value, size):
+    """Sums of equal rewards have rounding errors, which would count as a gradient."""
+    group = [value] * size, ["a"] * size
+    for k in (2, 3):
+        assert (pkpo(*group, k=k) == 0).all()
+    for weighting in ("linear", "sqrt"):
+        assert (asymmetric(*group, weighting=weighting) == 0).all()
 
 
 def test_posterior_of_mixed_and_uniform_groups():

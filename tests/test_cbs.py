@@ -10,6 +10,7 @@ import workbench as wb
 from papers import cbs
 from papers.correlations import score_correlations
 from workbench.advantages import LeaveOneOut, group_normalized
+from workbench.allocators import Uniform
 from workbench.analysis.intervals import holm
 from workbench.analysis.runs import load_all
 from workbench.grpo import mini_batches
@@ -155,6 +156,21 @@ def test_every_objective_resumes_exactly(base, scope, tmp_path):
     same_record(whole, parts)
     assert same_weights(whole.path, parts.path)
     assert whole.rounds["scheduler_reward"].iloc[1:].notna().all()
+
+
+class NothingInRoundTwo(Uniform):
+    """In the second round no rollout goes on, as where dynamic sampling finds no mixed group."""
+
+    def allocate(self, problems, context):
+        yield from super().allocate(problems, context)
+        return np.empty(0, np.int64) if context.round == 2 else None
+
+
+def test_a_round_without_candidates_measures_nothing(tmp_path):
+    method = wb.methods.cbs(n=4, scope="group").but(allocator=NothingInRoundTwo(4))
+    rounds = trained(method, tmp_path, 3).rounds
+    assert rounds["scheduler_score"].isna().tolist() == [False, True, False]
+    assert rounds["seconds_scheduler"].iloc[1] == 0
 
 
 def test_in_the_group(tmp_path):

@@ -21,7 +21,7 @@ from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.scheduler import Learner
 from workbench.slots import Slot
 from workbench.success_rates import Signals
-from workbench.utils.descriptions import describe
+from workbench.utils.descriptions import clone, describe
 
 HERE = Context(seed=0, round=1, max_new_tokens=48)
 PROBLEMS = [Problem("a", "8+5-4-1=", ""), Problem("b", "3+9=", "")]
@@ -151,7 +151,9 @@ def test_prefix_rl_deals_rollouts_out_among_prefixes_and_the_bare_problem(tmp_pa
     course = courses.OwnPrefixes(path=str(tmp_path / "answers"))
     counts, before = np.array([8, 2]), np.zeros(2, dtype=np.int64)
     plan = course.plan(PROBLEMS, counts, before, HERE)
-    assert plan.columns["group"].tolist() == ["a", "a@1", "a@2", "a@3"] * 2 + ["b", "b"]
+    assert plan.columns["start"].tolist() == [0, 1, 2, 3] * 2 + [0, 0]
+    table = finished(["a"] * 8 + ["b"] * 2, [True] * 10, [4] * 10, **plan.columns)
+    assert table.group.tolist() == ["a", "a@1", "a@2", "a@3"] * 2 + ["b", "b"]
     lengths = plan.prefixes.lengths
     assert lengths[[0, 4, 8, 9]].tolist() == [0, 0, 0, 0]
     assert ((lengths[1:4] >= 8) & (lengths[1:4] <= 16)).all()
@@ -652,13 +654,49 @@ def test_an_unsolved_problem_starts_from_a_part_of_its_answer(late, tmp_path):
     go(run, 3)
     table = run.record.rollouts()
     started = table[table["prefix"] > 0]
-    assert len(started) and (started["group"] != started["problem"]).all()
-    assert (table[table["group"] == table["problem"]]["prefix"] == 0).all()
+    assert len(started) and (started["start"] > 0).all()
+    assert (table[table["start"] == 0]["prefix"] == 0).all()
     # Advantages are those of the groups of one start: their mean is 0 in each.
-    means = table.groupby(["round", "group"])["advantage"].mean()
+    means = table.groupby(["round", "problem", "start"])["advantage"].mean()
     assert means.abs().max() < 1e-6
     resumed = wb.Run.resume(tmp_path / "run")
     assert len(go(resumed, 4)) == 1
+
+
+@pytest.mark.parametrize(
+    ("replay", "groups"),
+    [
+        (wb.replay.Buffer(), ["a@1", "a@1@1", "a@1@2", "a@2"]),
+        (wb.replay.Fifo(64), ["a@1", "a@1@1", "a@1@2", "a@2"]),
+        # One group a round, so that the other one of round 1 comes in round 2.
+        (wb.replay.Surplus(groups=1), ["a@1@1"]),
+        (wb.replay.Experience(each=1), ["a", "a@1"]),
+        (wb.replay.CorrectResponses(mode="recompute"), ["a", "a@1"]),
+    ],
+)
+def test_groups_of_one_start_stay_together_in_a_replay(replay, groups):
+    """Every group holds rollouts of one start; right answers from a prefix join none."""
+    new = {"gradient": np.ones(4, bool), "uses": np.zeros(4, np.int64)}
+    starts = np.array([0, 0, 1, 1])
+    old = finished(["a"] * 4, [True, False] * 2, [4, 5, 6, 7], start=starts, **new)
+    again = finished(["a"] * 4, [False] * 4, [5] * 4, number=2, start=starts, **new)
+    replay = clone(replay)
+    second = replace(HERE, round=2, policy=SimpleNamespace(logprobs=certain))
+    table, candidates = replay.join(old, np.arange(4), HERE)
+    nothing = np.full(len(table), np.nan)
+    replay.feedback(table.assign(update_entropy=nothing, clip_ratio=nothing), HERE)
+    table, candidates = replay.join(again, np.arange(4), second)
+    joined = table.take(candidates)
+    assert sorted(set(joined.group.tolist())) == groups
+    for group in groups:
+        assert len(set(joined["start"][joined.group == group])) == 1
+    if groups == ["a", "a@1"]:
+        assert joined.round[joined.group == "a@1"].tolist() == [2, 2]
+        assert 1 in joined.round[joined.group == "a"]
+
+
+def certain(rollouts, temperature):
+    return torch.zeros(len(rollouts), int(rollouts.lengths.max()))
 
 
 def test_a_draft_that_the_policy_still_believes_in_costs_one_token(tmp_path):

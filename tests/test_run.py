@@ -30,6 +30,7 @@ from conftest import (
 
 import workbench as wb
 from workbench.allocators import More, Uniform
+from workbench.curricula import Greso, ShuffledEpochs
 from workbench.grpo import NonFinite
 from workbench.slots import Slot
 from workbench.verifiers import STATUSES, Scores
@@ -500,6 +501,25 @@ def test_allocators_are_generators(lab, tmp_path):
     assert all(draws == [0, 1] for draws in rollouts.groupby("problem")["draw"].apply(list))
     assert rollouts["selected"].sum() == 2
     assert rollouts.loc[~rollouts["selected"], "advantage"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("curriculum", "epochs"),
+    [(ShuffledEpochs(), [0, 0, 1, 1, 2]), (Greso(floor=1.0), [0, 0, 0, 1, 1])],
+)
+def test_a_round_knows_the_epoch_in_which_it_begins(curriculum, epochs):
+    """Twelve problems, five a round. Shuffled epochs skip what is left, and GRESO goes on."""
+    seen = []
+
+    class Watching(Uniform):
+        def allocate(self, problems, context):
+            seen.append(context.epoch)
+            yield from super().allocate(problems, context)
+
+    method = wb.Method("watching", allocator=Watching(2), curriculum=curriculum)
+    lab = small_lab(pool=12)
+    go(wb.Run(lab, method, problems_per_round=5, evaluate_every=0), 5)
+    assert seen == epochs
 
 
 def test_a_slot_that_counts_in_a_public_attribute_is_no_other_run(lab, tmp_path):

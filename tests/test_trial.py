@@ -15,11 +15,12 @@ import pandas as pd
 import pytest
 from conftest import timeless
 from jupyter_client.manager import start_new_kernel
-from trial_script import Backwards, Broken, EverySecond, Everything, lab, make
+from trial_script import Backwards, Broken, EverySecond, Everything, Leaving, lab, make
 from typer.testing import CliRunner
 
 import workbench as wb
 from workbench.__main__ import main
+from workbench.analysis.cost import CostModel
 from workbench.analysis.courses import Course
 from workbench.records import RecordError
 from workbench.trials import Trial
@@ -195,10 +196,14 @@ def test_the_command_ends_in_the_sentence_the_tables_and_the_page(tmp_path, monk
         ({"evaluate_every": -3}, "evaluate_every=-3"),
         ({"evaluate_every": 2.5}, "evaluate_every=2.5"),
         ({"seeds": (5, 3)}, "seeds="),
+        ({"seeds": 8.0}, "seeds=8"),
         ({"measure": "seconds"}, "measure='seconds'"),
         ({"measure": "steps"}, "measure='steps'"),
+        ({"measure": None}, "measure=None"),
         ({"target": 1.5}, "target=1.5"),
         ({"rates": [-1.0]}, "rates"),
+        ({"rates": 0.001}, "rates=0.001"),
+        ({"problems_per_round": 0}, "problems_per_round=0"),
         ({"rounds": 1}, "rounds=1"),
         ({"lab": wb.labs.tiny(pool=16, held_out=0)}, "lab: held-out problems"),
         ({"lab": wb.labs.tiny(pool=16, held_out=4)}, "problems_per_round=32"),
@@ -244,6 +249,17 @@ def test_a_second_call_with_other_settings_is_refused_also_if_both_were_made_bef
     assert json.loads((tmp_path / "trial" / "trial.json").read_text())["settings"]["rounds"] == 10
 
 
+def test_a_cost_model_of_the_same_name_is_another_measure(tmp_path):
+    def priced(price):
+        measure = CostModel(price, label="my machine")
+        return Trial(wb.methods.grpo().but(name="mine"), out=tmp_path / "trial", measure=measure)
+
+    priced(0.5).run()
+    priced(0.5).run()
+    with pytest.raises(ValueError, match="measure"):
+        priced(2.0)
+
+
 def test_a_plan_that_was_being_written_when_the_call_died_is_no_other_thing(tmp_path):
     out = tmp_path / "trial"
     out.mkdir()
@@ -280,9 +296,10 @@ def drawn_course(label, point, seed, luck):
 
 
 @pytest.mark.slow
-def test_an_arm_that_cannot_run_is_named_by_its_first_run(tmp_path):
-    with pytest.raises(ValueError, match=r"Broken: tuning/Broken/.* failed: KeyError"):
-        make(tmp_path / "trial", Broken)
+@pytest.mark.parametrize(("arm", "cause"), [(Broken, "KeyError"), (Leaving, "its process ended")])
+def test_an_arm_that_cannot_run_is_named_by_its_first_run(arm, cause, tmp_path):
+    with pytest.raises(ValueError, match=rf"{arm.__name__}: tuning/.* failed: {cause}"):
+        make(tmp_path / "trial", arm)
     # What the baseline has made by then is kept, and other arms would have gone on.
     assert (tmp_path / "trial" / "trial.json").exists()
 

@@ -31,6 +31,11 @@ class Broken(Slot):
         raise KeyError("no such column")
 
 
+class Leaving(Slot):
+    def select(self, rollouts, context):
+        sys.exit()
+
+
 class Backwards(wb.advantages.GroupNormalized):
     """Unlearns what is right."""
 

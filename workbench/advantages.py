@@ -2,8 +2,8 @@
 
 The first part is pure functions of rewards (R,) and group keys (R,). Keys need be neither sorted
 nor contiguous, and every function returns (R,) float64. A group whose rewards are exactly equal has
-advantage zero: this *dead zone* is decided by equality, never by a floating-point deviation. Two
-functions exist to lift it: `posterior`, and `batch_normalized` without a baseline.
+advantage zero: this *dead zone* is decided by equality, never by a floating-point deviation. A
+function that lifts it, such as `posterior`, says so.
 
 The second part is the same as slot values (see `slots.Advantage`), which a method holds.
 """
@@ -282,11 +282,13 @@ def asymmetric(rewards: Any, groups: Any, *, weighting: str = "linear") -> np.nd
     rewards, inverse, sizes = grouped_rewards(rewards, groups)
     rewards = _outcomes(rewards, (0.0, 1.0))
     p = _means(rewards, inverse, sizes)[inverse]
+    # A mean of equal rewards may miss them by a rounding error.
+    above = np.where(is_mixed(rewards, inverse, len(sizes))[inverse], rewards - p, 0.0)
     if weighting == "linear":
         # The limit for p -> 0 is -1 for a wrong response.
-        return _divide(rewards - p, p) - (p == 0)
+        return _divide(above, p) - (p == 0)
     # At p = 0 and p = 1 the denominator is 0, and so is the result.
-    return _divide(rewards - p, p * np.sqrt(1 - p))
+    return _divide(above, p * np.sqrt(1 - p))
 
 
 def maxrl(rewards: Any, groups: Any, *, all_wrong: str = "zero") -> np.ndarray:
@@ -410,7 +412,10 @@ def pkpo(rewards: Any, groups: Any, *, k: int = 4, baseline: str = "minus_one") 
         of_size = np.flatnonzero(sizes == size)
         rows = order[starts[of_size, None] + np.arange(size)]
         advantages[rows] = _best_of_k(rewards[rows], k, baseline)
-    return advantages
+    if baseline == "none":
+        return advantages
+    # In a group all alike both maxima are the same number, but for rounding errors.
+    return np.where(is_mixed(rewards, inverse, len(sizes))[inverse], advantages, 0.0)
 
 
 def _best_of_k(ascending: np.ndarray, k: int, baseline: str) -> np.ndarray:
@@ -669,7 +674,8 @@ class DiscountedBeta(RemembersPosteriors):
 
     The two numbers of a problem start at the prior Beta(1, 1). At each visit they are multiplied by
     `decay`, and then the group's right and wrong responses are added; p is their mean. A group all
-    wrong is therefore no longer silent, and groups do not sum to zero.
+    wrong is therefore no longer silent, and groups do not sum to zero. An old response that joined
+    the round counts as the others do, and is forgotten after it.
 
     Attributes
     ----------

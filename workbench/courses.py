@@ -11,7 +11,8 @@ In the table of rollouts a course adds four columns: `prefix`, the tokens of the
 read for the rollout beyond its prompt; and `lost`, the tokens that an engine had sampled beyond the
 place where a response was stopped or ended, since it returns some tokens at once. What several
 rollouts of a request share is counted for the first of them. A stopped rollout has the status
-"stopped".
+"stopped". A course that gives a problem several starts, each a group of its own, adds `start`,
+their number; 0 is the bare problem.
 """
 
 from __future__ import annotations
@@ -337,7 +338,7 @@ class OwnPrefixes(RightAnswers):
         """Prefixes for the unsolved problems that have a right answer, and a group for each."""
         answers = self.rows_by_problem()
         rows: list[np.ndarray] = []
-        groups: list[str] = []
+        starts_of_rows: list[int] = []
         for problem, count, start in zip(problems, counts.tolist(), before.tolist()):
             starts = [np.empty(0, np.int32)]
             stored = answers.get(problem.id)
@@ -350,8 +351,11 @@ class OwnPrefixes(RightAnswers):
             for draw in range(start, start + count):
                 number = draw % len(starts)
                 rows.append(starts[number])
-                groups.append(f"{problem.id}@{number}" if number else problem.id)
-        return Plan(prefixes=Ragged.of(rows, np.int32), columns={"group": np.array(groups, str)})
+                starts_of_rows.append(number)
+        return Plan(
+            prefixes=Ragged.of(rows, np.int32),
+            columns={"start": np.array(starts_of_rows, dtype=np.int64)},
+        )
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Which problems are solved, and right answers to bare problems."""

@@ -46,7 +46,7 @@ class ShuffledEpochs(Slot):
     cursor : int
         Position behind the last problem drawn, counted over all epochs.
     epoch : int
-        Epochs completed.
+        The epoch of the problems drawn last, from 0.
     """
 
     cursor: int = state_field(int)
@@ -65,7 +65,8 @@ class ShuffledEpochs(Slot):
                 # the pool is too small for the run, which is an error.
                 return []
             raise
-        self.epoch = pool.epoch(self.cursor)
+        # The cursor is behind the last of them, which may be the end of their epoch.
+        self.epoch = pool.epoch(self.cursor - 1)
         return problems
 
 
@@ -79,7 +80,7 @@ class _OverEpochs(Slot):
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
-        """Passes over the pool, problems that were not chosen included."""
+        """The pass over the pool in which the latest round begins, from 0."""
         return self.order.epoch
 
 
@@ -469,6 +470,7 @@ class Greso(_OverEpochs):
         rng = context.rng("curriculum", len(context.taken))
         chosen: list[Problem] = []
         taken = set(context.taken)
+        begins = self.order.cursor
         # One problem at a time, since each draw decides how far the cursor goes. A skipped problem
         # is behind the cursor now and has its next turn in the next epoch.
         while len(chosen) < n:
@@ -483,7 +485,8 @@ class Greso(_OverEpochs):
                 continue
             chosen += drawn
             taken.add(drawn[0].id)
-        self.order.epoch = pool.epoch(self.order.cursor)
+        if not context.taken:
+            self.order.epoch = pool.epoch(begins)
         return chosen
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.rollouts import Context, Ragged, Rollouts, place_within
+from workbench.rollouts import Context, Ragged, Rollouts, keys, place_within
 from workbench.slots import Slot, state_field
 from workbench.success_rates import outcomes
 from workbench.utils.bounds import Count, CountOrZero, Share, choice
@@ -65,7 +65,8 @@ class RightAnswers(Stored):
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Store the round's new right answers; of each problem the newest `capacity` stay."""
-        fresh = rollouts.take(rollouts.correct & (rollouts.round == context.round))
+        new = rollouts.correct & (rollouts.round == context.round)
+        fresh = rollouts.take(new & _bare(rollouts))
         if self.path is not None or not len(fresh):
             return
         # Columns such as advantage and uses belong to the round that is over.
@@ -137,12 +138,13 @@ class CorrectResponses(RightAnswers):
 
     def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
         """Append an old response for each unsolved problem that has one, for a random wrong row."""
-        pool = rollouts.take(candidates)
+        bare = candidates[_bare(rollouts)[candidates]]
+        pool = rollouts.take(bare)
         problems, problem_of_row = pool.problems()
         # A group with a correct response of its own has a gradient already.
         solved = np.bincount(problem_of_row, pool.correct, len(problems)) > 0
         rows_of = self.rows_by_problem()
-        dropped = []
+        dropped: list[int] = []
         reused: list[int] = []
         for number in np.flatnonzero(~solved):
             problem = str(problems[number])
@@ -152,7 +154,7 @@ class CorrectResponses(RightAnswers):
                 reused.append(rng.choice(rows_of[problem]))
         # A wrong row is no candidate any more but stays in the table, where all rollouts of the
         # round are recorded.
-        candidates = np.delete(candidates, dropped)
+        candidates = candidates[~np.isin(candidates, bare[np.array(dropped, dtype=np.int64)])]
         if self.stored is None or not reused or self.mode == "recompute":
             return self._joined(rollouts, candidates, reused, context)
         old = self.stored.take(np.array(reused))
@@ -201,11 +203,11 @@ class Buffer(Stored):
         self.passed = candidates
         # A new rollout has no clip ratio yet, but both tables need the same columns.
         never_updated = np.full(len(rollouts), np.nan)
-        table = rollouts.assign(group=_problem_and_round(rollouts), clip_ratio=never_updated)
+        table = rollouts.assign(group=_group_and_round(rollouts), clip_ratio=never_updated)
         if self.stored is not None:
             # This round is one of the `rounds`, so with 2 only those of the round before join.
             old = self.stored.take(self.stored.round > context.round - self.rounds)
-            old = old.assign(gradient=np.ones(len(old), bool), group=_problem_and_round(old))
+            old = old.assign(gradient=np.ones(len(old), bool), group=_group_and_round(old))
             table, candidates = _joined(table, candidates, old)
         self.seconds = perf_counter() - started
         return table, candidates
@@ -267,9 +269,9 @@ class Fifo(Stored):
     def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
         """Append the stored rollouts; all of them are candidates."""
         self.passed = candidates
-        table = rollouts.assign(group=_problem_and_round(rollouts))
+        table = rollouts.assign(group=_group_and_round(rollouts))
         if self.stored is not None:
-            old = self.stored.assign(group=_problem_and_round(self.stored))
+            old = self.stored.assign(group=_group_and_round(self.stored))
             table, candidates = _joined(table, candidates, old)
         return table, candidates
 
@@ -454,7 +456,7 @@ class Surplus(Stored):
 
     def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
         """Put the waiting groups before the new ones, and keep what is too much."""
-        table = rollouts.assign(group=_problem_and_round(rollouts))
+        table = rollouts.assign(group=_group_and_round(rollouts))
         waited = self.stored
         if waited is not None and self.age is not None:
             waited = waited.take(context.round - waited.round <= self.age)
@@ -462,7 +464,7 @@ class Surplus(Stored):
             # A problem may come again while a group of it waits, so groups are told apart by their
             # round as well.
             old = _recomputed(waited, table, context)
-            old = old.assign(group=_problem_and_round(old))
+            old = old.assign(group=_group_and_round(old))
             candidates = np.concatenate([len(table) + np.arange(len(old)), candidates])
             table = Rollouts.concat([table, old])
         # Groups in the order of the candidates, those that waited first.
@@ -556,6 +558,8 @@ def _as_rows_of_this_round(old: Rollouts, rollouts: Rollouts, gradient: bool) ->
         for name, value in rollouts.columns.items()
         if name not in old.columns
     }
+    if "group" in missing:
+        missing["group"] = old.group
     # A later stage than all others, so that rules about the first stage, as in `Rejection`, do not
     # count old rows.
     stage = np.full(len(old), rollouts.stage.max(initial=-1) + 1)
@@ -574,10 +578,14 @@ def _joined(table: Rollouts, candidates: np.ndarray, old: Rollouts) -> Joined:
     return Rollouts.concat([table, old]), np.concatenate([candidates, added])
 
 
-def _problem_and_round(rollouts: Rollouts) -> np.ndarray:
-    """Problem and round of each rollout as one key, (R,) str."""
-    with_separator = np.char.add(rollouts.problem, "@")
-    return np.char.add(with_separator, rollouts.round.astype(str))
+def _group_and_round(rollouts: Rollouts) -> np.ndarray:
+    """Group and round of each rollout as one key, (R,) str."""
+    return keys(rollouts.group, rollouts.round)
+
+
+def _bare(rollouts: Rollouts) -> np.ndarray:
+    """Which rollouts (R,) begin at their problem, not at a further start that a course gives it."""
+    return rollouts["start"] == 0 if "start" in rollouts else np.ones(len(rollouts), dtype=bool)
 
 
 def without_marks(rollouts: Rollouts) -> Rollouts:
@@ -585,7 +593,7 @@ def without_marks(rollouts: Rollouts) -> Rollouts:
 
     Parts of the reward stay, what a course says of a rollout, and the true verdict under stress.
     """
-    kept = ("reward_", "prefix", "kept", "read", "lost", "spared", "survival", "truth")
+    kept = ("reward_", "prefix", "kept", "read", "lost", "start", "spared", "survival", "truth")
     return rollouts.drop([name for name in rollouts.columns if not name.startswith(kept)])
 
 

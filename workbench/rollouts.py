@@ -31,7 +31,7 @@ class Context:
     round : int
         Number of the round, from 1.
     epoch : int
-        Passes over the pool of problems before this round, from 0.
+        The pass over the pool of problems in which this round begins, from 0.
     policy : Policy, optional
         The model that samples and is trained.
     max_new_tokens : int, optional
@@ -283,10 +283,15 @@ class Rollouts:
     def group(self) -> np.ndarray:
         """Keys (R,) str of the groups that advantages are taken over.
 
-        The further column `group` where there is one, as a replay buffer sets it; otherwise the
-        problem.
+        The further column `group` where there is one, as a replay buffer sets it. Otherwise the
+        problem, and with it the further column `start` where a course gives a problem several.
         """
-        return self.columns.get("group", self.problem)
+        if "group" in self.columns:
+            return self.columns["group"]
+        if "start" not in self.columns:
+            return self.problem
+        start = self.columns["start"]
+        return np.where(start > 0, keys(self.problem, start), self.problem)
 
     @property
     def judged(self) -> bool:
@@ -383,6 +388,11 @@ class Rollouts:
             join = Ragged.concat if isinstance(column, Ragged) else np.concatenate
             joined[name] = join([part[name] for part in parts])
         return Rollouts.of_columns(joined)
+
+
+def keys(texts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Each text with its number as one key, (R,) str."""
+    return np.char.add(np.char.add(texts, "@"), numbers.astype(str))
 
 
 # The columns of the class besides `problem`: name -> type and neutral default.

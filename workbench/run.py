@@ -435,15 +435,16 @@ class Run:
         work.context = Context(
             seed=self.seed,
             round=number,
-            epoch=work.method.curriculum.epoch,
             policy=work.policy,
             max_new_tokens=self.lab.sampling.max_new_tokens,
             temperature=self.lab.sampling.temperature,
         )
         try:
+            problems = self._choose_problems(work, self.problems_per_round, [])
+            work.context = replace(work.context, epoch=work.method.curriculum.epoch)
             outcome = play(
                 work.method,
-                self._choose_problems(work, self.problems_per_round, []),
+                problems,
                 work.context,
                 partial(self._sample, work),
                 partial(self._choose_problems, work),

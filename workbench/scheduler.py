@@ -464,6 +464,7 @@ class Scheduler(Slot):
     average: tuple[float, float] = state_field(lambda: (0.0, 1.0))
     pending: dict | None = state_field()
     measured: dict = state_field(dict)
+    measured_in: int = state_field(int)  # the round of that call
 
     reads_verdict = False
 
@@ -525,8 +526,14 @@ class Scheduler(Slot):
             "scheduler_epsilon": chance,
             "seconds_scheduler": perf_counter() - started,
         }
+        self.measured_in = context.round
         columns = {f"feature_{name}": table[:, i] for i, name in enumerate(FEATURES)}
         return Selection(rows, columns={"score": scores, **columns}, mini_batch=self.mini_batch)
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """A round without any candidate has measured nothing."""
+        if self.measured_in != context.round:
+            self.measured = {}
 
     def metrics(self) -> dict[str, float]:
         """Mean score, epsilon, reward, squared error and seconds of the latest call."""

@@ -136,7 +136,8 @@ class Slot:
     needs : set of str
         Names from `NEEDS`: what a trainer must provide for this value to work.
     epoch : int
-        Of a curriculum: passes over the pool so far; 0 where that has no meaning.
+        Of a curriculum: the pass over the pool in which its latest round begins, from 0; always 0
+        where that has no meaning.
     reads_verdict : bool
         Whether it must know which rollouts are correct. A trainer that knows rewards alone must
         then be told. One that asks only whether the rollouts of a problem are all alike says False:

@@ -35,7 +35,7 @@ __all__ = ["REGIMES", "Regime"]
 SEEDS = 8
 TUNING_SEEDS = 2
 SMOLLM2 = "../build/smollm2"  # see `examples/smollm2.py`
-LADDER_ROUNDS = 24
+LADDER_ROUNDS = 16
 CBS_ROUNDS = 120  # with 16 problems in each, an eighth of the paper's batch
 # PODS's released setting takes one problem a step, and its step is small.
 SMALL_BATCH_RATES = (1.12e-4, 2.25e-4, 4.5e-4, 9e-4)
@@ -362,10 +362,10 @@ REGIMES = {
             "rounds": LADDER_ROUNDS,
             "problems_per_round": 4,
             "measure": "rollouts",
-            "rates": (1e-4, 2e-4, 4e-4, 8e-4),
+            "target": 0.5,
+            # With those between them that every trial adds, five rates an arm.
+            "rates": (2e-4, 4e-4, 8e-4),
             "evaluate_every": 4,
-            "tuning_seeds": 1,
-            "seeds": 3,
         },
     ),
     "course": Regime(

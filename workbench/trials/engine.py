@@ -178,8 +178,9 @@ def _work_off(
         ended += 1
         # A process that was killed wrote no outcome. One that died after its outcome has done its
         # work.
-        if death and not case.finished:
-            case.end("failed", f"{death}; the same command goes on with it")
+        if not case.finished and (death or not case.outcome):
+            cause = death or "its process ended by itself, as it does by sys.exit()"
+            case.end("failed", f"{cause}; the same command goes on with it")
         elapsed = duration(time.monotonic() - started)
         report(f"[{ended}/{total}] {_how_it_ended(case)}; {elapsed} so far")
         ended_with(case)

@@ -144,6 +144,7 @@ class Trial:
         engine.check_arguments(jobs, ray, gpus)
         whole_number("rounds", rounds, EVALUATIONS)
         whole_number("tuning_seeds", tuning_seeds, 1, 1000)
+        whole_number("problems_per_round", problems_per_round, 1)
         whole_number("first_seed", first_seed, 0, FIRST_SEED // 2)
         one_of("columns", columns, KEPT_COLUMNS)
         if target is not None:
@@ -631,7 +632,7 @@ class Trial:
                 "baseline": self.baseline,
                 "lab": self.lab.description(),
                 "lab_digest": self._carried_lab.fingerprint,
-                "measure": name_of(self.measure),
+                "measure": _text_of(self.measure),
                 "target": self.given_target,
                 "rounds": self.rounds,
                 "looks": list(self.looks),
@@ -720,12 +721,19 @@ def _checked_measure(measure: Any) -> Any:
         )
     if isinstance(measure, str):
         one_of("measure", measure, [unit for unit in UNITS if unit != "seconds"])
+    elif not callable(getattr(measure, "per_round", None)):
+        raise ValueError(f"measure={shown(measure)}: 'rollouts' or a cost.CostModel is needed")
     return measure
+
+
+def _text_of(measure: str | Unit) -> str:
+    """What tells a measure from every other one, also from a cost model of the same name."""
+    return repr(measure) if dataclasses.is_dataclass(measure) else name_of(measure)
 
 
 def _looks(seeds: Any) -> tuple[int, ...]:
     """After how many pairs of seeds the trial is looked at."""
-    ends = (seeds, seeds) if isinstance(seeds, int) else tuple(seeds)
+    ends = tuple(seeds) if isinstance(seeds, (tuple, list)) else (seeds, seeds)
     for end in ends:
         # One pair has no interval. Fresh seeds, from `first_seed` on, stay below those of tuning.
         whole_number("seeds", end, 2, FIRST_SEED // 2)

@@ -28,7 +28,7 @@ import pandas as pd
 
 from workbench.analysis.courses import Course, Unit
 from workbench.analysis.targets import crossing, rising
-from workbench.utils.validation import positive_number, whole_number
+from workbench.utils.validation import positive_number, shown, whole_number
 
 FACTORS = (0.25, 0.5, 1.0, 2.0)  # of the lab's rate, the coarse grid where nobody names one
 FIRST_SEED = 1_000_000  # seeds from here on belong to tuning, and those below to comparisons
@@ -101,7 +101,11 @@ def coarse_grid(
     >>> [point.learning_rate for point in coarse_grid(8e-4)]
     [0.0002, 0.0004, 0.0008, 0.0016]
     """
-    rates = [factor * lab_rate for factor in FACTORS] if rates is None else list(rates)
+    if rates is None:
+        rates = [factor * lab_rate for factor in FACTORS]
+    if not isinstance(rates, Iterable):
+        raise ValueError(f"rates={shown(rates)}: several numbers are needed")
+    rates = list(rates)
     steps = list(mini_batches)
     if not rates or not steps:
         raise ValueError("rates, mini_batches: at least one of each is needed")

@@ -22,6 +22,7 @@ TRL's. Every process decides from the same gathered table.
 import inspect
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,7 @@ class GRPOTrainer(BatchingTrainer):
             problems = sampler.named(gather_object(inputs)[:: self.num_generations])
         else:
             problems = list(sampler.find_more(size, []))
+            driver.context = replace(driver.context, epoch=driver.method.curriculum.epoch)
         outcome = driver.play(problems, sampler.sample, sampler.find_more)
         # Processes that trained on different rows would drift apart without any error.
         advantages = token_advantages(outcome, np.ones(len(outcome.rows)))
@@ -217,10 +219,8 @@ class GRPOTrainer(BatchingTrainer):
         return self.micro_batches(outcome, sampler.filler)
 
     def _epoch(self, driver: Driver, problems: int) -> int:
-        """Passes over the training set before a round of so many problems; 0 for a stream."""
-        if not driver.method.curriculum.in_order:
-            return driver.method.curriculum.epoch
-        if not isinstance(self.train_dataset, Dataset):
+        """Passes over the training set, in order, before a round of so many problems."""
+        if not isinstance(self.train_dataset, Dataset):  # a stream
             return 0
         rounds_an_epoch = len(self.train_dataset) // problems
         return driver.round // rounds_an_epoch if rounds_an_epoch else 0
