@@ -59,6 +59,15 @@ DENIAL = re.compile(
 )
 # A whole number that goes on.
 GOES_ON = re.compile(r"(?<![.\d])[0-9]++(?:\\[,;:! ]|\s)*+\\[lcd]?dots[a-z]?\s*\Z")
+# A number with plain words behind it. Math-Verify knows some units, and takes other words for
+# products of letters. Names that stand for numbers, functions or operators are no such words.
+NAMES = (
+    "alpha|beta|gamma|delta|theta|lambda|sigma|omega|infinity|sqrt|sinh|cosh|tanh|times|over|choose"
+)
+WORDED = re.compile(
+    r"(?P<number>-?(?:\\?\$)?(?:[0-9][0-9.,/]*|\\[dt]?frac\{[0-9]+\}\{[0-9]+\}))"
+    rf"\s+(?P<words>(?!(?:{NAMES})\b)[A-Za-z]{{4,}}(?:\s[A-Za-z]+){{0,2}})"
+)
 UNIT = re.compile(r"\\(?:text|mathrm|textrm|mbox|operatorname)\{([^{}]*)\}")
 
 # A number as running text writes it, and several of them of which one may be right.
@@ -120,7 +129,7 @@ def equivalence() -> Judge:
         response = item["response"]
         is_box = response.startswith(BOX) and response.endswith("}")
         content = readable(response[len(BOX) : -1]) if is_box else ""
-        gold_text = readable(item["answer"])
+        content, gold_text = _with_words(content), _with_words(readable(item["answer"]))
         gold = gold_of(gold_text)
         if gold is None:
             return {"status": "unusable gold"}
@@ -327,6 +336,16 @@ def _passes_over(content: str, reading: Any, gold: list, parsed: Callable[[str],
         if not is_name and not _equivalent(gold, parsed(BOX + side + "}")):
             return True
     return False
+
+
+def _with_words(content: str) -> str:
+    r"""The content of a box with plain words behind a number as a text.
+
+    >>> _with_words("18 dollars")
+    '18\\text{ dollars}'
+    """
+    worded = WORDED.fullmatch(content)
+    return rf"{worded['number']}\text{{ {worded['words']}}}" if worded else content
 
 
 def _unit(text: str) -> str:
