@@ -116,6 +116,11 @@ VERDICTS = {
         json.dumps({"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1], [[2]]]}),
         "ok",
     ),
+    "types without an import": (
+        "class Solution:\n    def f(self, x: List[int]) -> Optional[int]: return x[0]",
+        json.dumps({"fn_name": "f", "inputs": [[[1, 2]]], "outputs": [1]}),
+        "ok",
+    ),
     "calls missing": ("x = 1", json.dumps({"function": "add", "calls": [[[1, 2], 3]]}), "wrong"),
     "calls raise": (
         "def f(): return 1 / 0",

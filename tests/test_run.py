@@ -57,6 +57,8 @@ def test_a_run_leaves_what_the_design_says(lab, tmp_path):
     assert (counted == rounds["rollouts"]).all()
     assert (rounds["flops"] > 0).all()
     assert (rounds["seconds"] > 0).all()
+    for column in ("seconds", "seconds_generate", "seconds_update"):
+        assert all(value == float(f"{value:.3g}") for value in rounds[column])
     assert rounds["entropy"].gt(0).all()
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["method"]["allocator"] == {"is": "allocators.Uniform", "n": 4}

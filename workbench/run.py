@@ -47,6 +47,7 @@ from workbench.stress import OldWeights, misjudgements
 from workbench.utils.descriptions import describe, differences
 from workbench.utils.html import card
 from workbench.utils.names import TRAINING_PHASES
+from workbench.utils.numbers import to_digits
 from workbench.utils.progress import Progress
 from workbench.utils.seeding import derive
 from workbench.utils.validation import instance_of, positive_number, whole_number
@@ -604,6 +605,10 @@ class Run:
         if work.rescoring is not None:
             row["seconds"] += work.rescoring.seconds
             row["seconds_rescore"] = work.rescoring.seconds
+        # The times of two equal runs do not agree in three digits. More would only fill the records.
+        for name in row:
+            if name.startswith("seconds"):
+                row[name] = to_digits(row[name], 3)
         return row
 
     def _record(self, work: _Work, row: dict[str, Any], rollouts: Rollouts) -> None:
@@ -637,7 +642,7 @@ class Run:
         )
         # All problems are answered in common batches, so that each gets an even share of the time.
         seconds = (time.perf_counter() - started) / len(frame)
-        work.writer.evaluation(frame.assign(round=number, seconds=seconds))
+        work.writer.evaluation(frame.assign(round=number, seconds=to_digits(seconds, 3)))
         accuracy = float((frame.correct / frame.samples).mean())
         self.trackers.log({"evaluation/accuracy": accuracy}, number)
 

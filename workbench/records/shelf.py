@@ -414,7 +414,12 @@ def _write_table(
     together = pa.unify_schemas(list(schemas.values()), promote_options="permissive")
     together = together.append(pa.field("run", pa.string()))
     # Numbers with many digits are smaller byte by byte; everything else repeats itself.
-    digits = [f.name for f in together if kind == "rounds" and pa.types.is_floating(f.type)]
+    digits = [
+        column.name
+        for column in together
+        if kind == "rounds" and pa.types.is_floating(column.type)
+        if not column.name.startswith("seconds")
+    ]
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,

@@ -28,6 +28,7 @@ import pandas as pd
 
 from workbench.analysis.courses import Course, Unit
 from workbench.analysis.targets import crossing, rising
+from workbench.utils.numbers import to_digits
 from workbench.utils.validation import positive_number, shown, whole_number
 
 FACTORS = (0.25, 0.5, 1.0, 2.0)  # of the lab's rate, the coarse grid where nobody names one
@@ -61,7 +62,7 @@ class Point(NamedTuple):
 
     def times(self, factor: float) -> Point:
         """The same point at another rate."""
-        return self._replace(learning_rate=rounded(self.learning_rate * factor))
+        return self._replace(learning_rate=to_digits(self.learning_rate * factor, DIGITS))
 
 
 Run = tuple[Point, int]  # a point, and the seed that it is tried with
@@ -69,15 +70,6 @@ Costs = Mapping[Run, float]  # the logarithm of what each run costs to the targe
 
 
 # Which runs come next: pure functions
-
-
-def rounded(rate: float) -> float:
-    """A learning rate with three digits.
-
-    >>> rounded(0.0012727922)
-    0.00127
-    """
-    return float(f"{rate:.{DIGITS}g}")
 
 
 def coarse_grid(
@@ -114,7 +106,8 @@ def coarse_grid(
     for number in steps:
         if number is not None:
             whole_number("mini_batches", number, 1)
-    return [Point(rate, each) for each in steps for rate in sorted(set(map(rounded, rates)))]
+    different = sorted({to_digits(rate, DIGITS) for rate in rates})
+    return [Point(rate, each) for each in steps for rate in different]
 
 
 def further(best: Point) -> list[Point]:
@@ -411,7 +404,7 @@ def lowest(costs: Costs, tried: Point) -> Point:
     top = min(max(rates), tried.learning_rate * half_a_step)
     curvature, slope, _ = coefficients
     rate = tried.learning_rate * math.exp(-slope / (2 * curvature))
-    return tried._replace(learning_rate=rounded(min(max(rate, bottom), top)))
+    return tried._replace(learning_rate=to_digits(min(max(rate, bottom), top), DIGITS))
 
 
 def default_target(

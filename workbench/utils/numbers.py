@@ -6,6 +6,15 @@ from collections.abc import Iterable
 NOTHING = "–"
 
 
+def to_digits(number: float, digits: int) -> float:
+    """A number with so many digits.
+
+    >>> to_digits(0.0012727922, 3)
+    0.00127
+    """
+    return float(f"{number:.{digits}g}")
+
+
 def mean_and_half(mean: float, half: float) -> str:
     """A mean with about three digits, and its half-width with as many unless it is 0 or unknown.
 

@@ -13,7 +13,7 @@ An answer is the JSON text of one object, in one of these forms:
   (CodeContests) say the same. Outputs agree word by word; a word with a decimal point may differ by
   1e-6, relative or absolute.
 - `{"function": name, "calls": [[arguments, value], ...]}`: the function, or the method of that
-  name of a class `Solution`, is called. `{"fn_name": name, "inputs": [...], "outputs": [...]}` says
+  name of a class `Solution`, which may use names of `typing`, is called. `{"fn_name": name, "inputs": [...], "outputs": [...]}` says
   the same; as there, `[value]` may stand for `value`. Tuples count as lists; floats may differ by
   1e-6.
 - `{"asserts": text}`: Python (MBPP; HumanEval with `check(name)` at the end) in which names that it
@@ -194,6 +194,9 @@ class Code(Verifier):
     def _run_checker(self, source: str, tests: Tests) -> tuple[str, int]:
         """Have a checker ask a candidate: the status, and how many tests passed."""
         assert tests.material is not None
+        # Where problems with a class `Solution` come from, its types need no import.
+        if re.search(r"^class Solution\b", source, re.MULTILINE) and "__future__" not in source:
+            source = f"from typing import *\n{source}"
         candidate, checker = self._pair(source, tests.material)
         try:
             ended = checker.finish(self.deadline, candidate)
