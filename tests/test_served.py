@@ -265,6 +265,15 @@ def test_a_run_that_is_trained_here_and_sampled_there(local, tmp_path):
     assert all(row["steps"] == 1 and row["sampler_gap"] < 1e-3 for row in rows)
 
 
+def test_a_server_that_has_lost_the_weights_is_not_asked_again(tmp_path):
+    """Started again it would have those that it began with."""
+    with at(last=2) as (_, url):
+        engine = ServedEngine(Server(url), ByFile(url, tmp_path))
+        policy = tiny_policy(engine=engine)
+        with pytest.raises(ServerError, match="and 1 tries"):
+            policy.generate(PROMPTS, [1] * 6, SAMPLING, 0)
+
+
 @pytest.mark.skipif(bool(find_spec("vllm")), reason="vLLM is installed")
 def test_the_packages_of_the_hand_over_are_named():
     with pytest.raises(ImportError, match="vllm"):

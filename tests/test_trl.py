@@ -51,6 +51,7 @@ from workbench.selectors import max_variance
 from workbench.slots import Selection, Slot
 from workbench.trl.batches import deal
 from workbench.trl.setup import LOSSES
+from workbench.trl.table import Padding
 
 TRL_LOSSES = ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")
 
@@ -546,6 +547,35 @@ def test_the_log_of_completions_has_no_advantages_of_trls_own(tmp_path):
     shown = pd.read_parquet(tmp_path / "completions" / "completions_00001.parquet")
     assert len(shown) == 12  # as many as a generation batch has
     assert shown["advantage"].isna().all()
+
+
+def test_the_log_of_completions_where_a_round_samples_fewer_than_a_batch(tmp_path):
+    """All are right in the first stage, so that there is no second one."""
+
+    def always(completions, **_):
+        return [1.0] * len(completions)
+
+    settings = {"max_steps": 1, "per_device_train_batch_size": 12, "log_completions": True}
+    one = trainer(tmp_path, methods.ar3po(2, 2), reward=always, num_generations=4, **settings)
+    trained(one)
+    shown = pd.read_parquet(tmp_path / "completions" / "completions_00001.parquet")
+    assert len(shown) == 12  # of 24 that a generation batch has
+    assert shown["advantage"].isna().all()
+
+
+def test_what_has_one_number_a_response_is_not_padded_to_its_width():
+    padding = Padding(token=0, multiple=8, device=torch.device("cpu"))
+    lengths = np.array([3, 2])
+    ratios = rows_of([[0.5], [0.9]])
+    assert padding.column(ratios, lengths).tolist() == [[0.5], pytest.approx([0.9])]
+    assert padding.column(rows_of([[1, 1, 1], [1, 1]]), lengths).shape == (2, 8)
+
+
+def rows_of(rows):
+    column = np.empty(len(rows), dtype=object)
+    for i, row in enumerate(rows):
+        column[i] = np.array(row, np.float32)
+    return column
 
 
 def test_conversations(tmp_path):

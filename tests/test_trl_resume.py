@@ -109,7 +109,17 @@ def test_the_count_of_empty_rounds_goes_on(tmp_path):
     settings = {"reward": always, "max_completion_length": 4}
     _, resumed = interrupted(tmp_path, SMALL["grpo"], **settings)
     assert resumed.driver.empty_rounds == 4
-    assert resumed.driver.first_round == 3
+    assert resumed.driver.round == 4
+
+
+def test_rewards_that_were_graded_once_stay_graded_in_a_resumed_run(tmp_path):
+    def graded_at_first(completions, trainer_state, **_):
+        grades = [0.5, 0.25] if trainer_state.global_step == 0 else [0.0, 1.0]
+        return [grades[i % 2] for i in range(len(completions))]
+
+    settings = {"reward": graded_at_first, "max_completion_length": 4}
+    whole, resumed = interrupted(tmp_path, SMALL["grpo"], **settings)
+    assert not whole.verdict.known and not resumed.verdict.known
 
 
 def test_a_checkpoint_of_another_method_is_refused(tmp_path):

@@ -190,6 +190,8 @@ def test_what_a_slot_needs_and_this_trainer_lacks_is_refused_by_name(tmp_path):
     refused(tmp_path, SMALL["dapo"], match, data=dataset(8).to_iterable_dataset())
     match = "^replay=Buffer.* needs .* with vllm_importance_sampling_correction"
     refused(tmp_path, methods.cbs(scope="buffer"), match, use_vllm=True)
+    match = "^replay=Buffer.* needs .* with off_policy_mask_threshold"
+    refused(tmp_path, methods.cbs(scope="buffer"), match, off_policy_mask_threshold=0.5)
     match = "^replay=CorrectResponses.* needs training on responses .* with loss_type='bnpo'"
     options = {"objective_from": "args"}
     refused(tmp_path, methods.ar3po(), match, loss_type="bnpo", options=options)
@@ -206,6 +208,10 @@ def test_what_a_slot_needs_and_this_trainer_lacks_is_refused_by_name(tmp_path):
 
 def test_what_cannot_be_carried_is_named_before_a_model_is_loaded(tmp_path):
     grpo = methods.grpo(4)
+    tight = grpo.but(objective=Objective(clip=(0.2, 3.0), dual_clip=3.0))
+    refused(tmp_path, tight, r"^dual_clip=3.0 with clip=\(0.2, 3.0\)")
+    pictures = dataset(8).add_column("image", [""] * 8)
+    refused(tmp_path, grpo, "^train_dataset: it has the column 'image'", data=pictures)
     refused(tmp_path, 7, "^method=7: a Method is needed", num_generations=4)
     refused(tmp_path, "podz", "^method='podz'.*did you mean 'pods'", num_generations=8)
     # A name is enough, also that of a method which another package brings.

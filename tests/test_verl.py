@@ -132,6 +132,9 @@ def test_acc_says_what_is_correct_and_without_it_the_reward():
     reward = np.array([0.5, 0.5, 1.2, 0.0])
     verdict = functions.Verdict(solved=0.5)
     assert verdict(reward, [None] * 4).tolist() == [True, True, True, False]
+    # verl keeps rewards in single precision, in which 0.9 is a little less.
+    at_the_bar = np.array([0.9], np.float32).astype(np.float64)
+    assert functions.Verdict(solved=0.9)(at_the_bar, [None]).tolist() == [True]
     assert verdict(reward, [False, 1.0, 0, np.True_]).tolist() == [False, True, False, True]
     assert verdict(reward, [None, 0, None, 1]).tolist() == [True, False, True, True]
 

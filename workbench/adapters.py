@@ -246,7 +246,8 @@ class Verdict:
             warning, and 1 or more is correct.
         """
         if self.solved is not None:
-            return (reward >= self.solved).astype(float)
+            # In single precision, which trainers keep rewards in: 0.9 reaches a bar of 0.9.
+            return (np.float32(reward) >= np.float32(self.solved)).astype(float)
         other = reward[~np.isnan(reward) & (reward != 0) & (reward != 1)]
         # Once graded, always graded: a later round of nothing but 0 and 1 is a coincidence.
         self.known = self.known and (self.needed or not len(other))
@@ -362,8 +363,6 @@ class Driver:
         What the method needs of the trainer.
     round : int
         Rounds begun.
-    first_round : int
-        The first one of this process: 1, or after `load` the one after those that were loaded.
     context : Context
         Of the round at work.
     outcome : Round, optional
@@ -377,7 +376,6 @@ class Driver:
         self.needs = method.needs
         self.seed = seed
         self.round = 0
-        self.first_round = 1
         self.context = Context(seed)
         self.outcome: Round | None = None
         self.empty_rounds = 0
@@ -499,7 +497,6 @@ class Driver:
                 )
         checkpoints.join_slots(self.method, slots, tensors)
         self.round = state["round"]
-        self.first_round = self.round + 1
         self.empty_rounds = state["empty_rounds"]
         self.outcome = None
         return state

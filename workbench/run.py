@@ -605,7 +605,7 @@ class Run:
         if work.rescoring is not None:
             row["seconds"] += work.rescoring.seconds
             row["seconds_rescore"] = work.rescoring.seconds
-        # The times of two equal runs do not agree in three digits. More would only fill the records.
+        # Times of two equal runs do not agree in three digits. More would only fill the records.
         for name in row:
             if name.startswith("seconds"):
                 row[name] = to_digits(row[name], 3)

@@ -93,7 +93,9 @@ class Server:
         has_path = urlsplit(self.url).path.strip("/")
         return self.url.rstrip("/") + ("" if has_path else "/v1")
 
-    def ask(self, path: str, body: Any = None, given_up: Event | None = None) -> Any:
+    def ask(
+        self, path: str, body: Any = None, given_up: Event | None = None, waits: bool = True
+    ) -> Any:
         """The server's answer to one request, to POST where there is a body.
 
         Parameters
@@ -103,6 +105,9 @@ class Server:
         body : JSON data, optional
         given_up : Event, optional
             Once it is set, no further try is made.
+        waits : bool
+            Whether it is asked again where the connection fails, by a server that may have been
+            started anew.
 
         Raises
         ------
@@ -128,6 +133,8 @@ class Server:
             except (OSError, HTTPException, ValueError) as error:
                 # urllib wraps the error of a connection.
                 reason = cause_of(getattr(error, "reason", None) or error)
+                if not waits:
+                    given_up.set()
             pause = min(2.0 ** (tries - 1), LONGEST_PAUSE)
             seconds = time.monotonic() - started
             if tries > self.retries or seconds + pause >= self.deadline or given_up.wait(pause):
@@ -137,8 +144,12 @@ class Server:
             "goes on from its last checkpoint once the server is there again"
         )
 
-    def choices(self, path: str, bodies: Iterable[Any]) -> list[tuple[Any, Any]]:
+    def choices(
+        self, path: str, bodies: Iterable[Any], waits: bool = True
+    ) -> list[tuple[Any, Any]]:
         """The one response to each of many requests, in their order, and what it has used.
+
+        waits : see `ask`
 
         Raises
         ------
@@ -149,7 +160,7 @@ class Server:
         given_up = Event()
         workers = ThreadPoolExecutor(self.at_once)
         try:
-            asked = [workers.submit(self.ask, path, body, given_up) for body in bodies]
+            asked = [workers.submit(self.ask, path, body, given_up, waits) for body in bodies]
             answers = [each.result() for each in asked]
         finally:
             # After an error, or an interrupt, nobody waits for the others.
@@ -311,9 +322,12 @@ class ServedEngine:
         self.name = served["id"]
         self.max_length = served["max_model_len"]
         if client is None:
+            if server.key is not None:
+                raise ValueError("key: the client of TRL, which hands over the weights, sends none")
             from trl.generation.vllm_client import VLLMClient
 
-            client = VLLMClient(server.url.removesuffix("/v1"), connection_timeout=server.deadline)
+            base = server.url.rstrip("/").removesuffix("/v1")
+            client = VLLMClient(base, connection_timeout=server.deadline)
         self.client = client
         self._joined = False
 
@@ -359,7 +373,9 @@ class ServedEngine:
             {**further, "prompt": ids, **_asked(self.name, sampling, seed, int(most))}
             for ids, seed, most in zip(texts, seeds, room)
         ]
-        choices = [choice for choice, _ in self.server.choices("/completions", bodies)]
+        # A server that was started anew would answer with the weights that it began with.
+        answers = self.server.choices("/completions", bodies, waits=False)
+        choices = [choice for choice, _ in answers]
         told = [choice["logprobs"] for choice in choices]
         gaps = None
         if margins:

@@ -28,7 +28,7 @@ from typing import Any
 import pandas as pd
 
 from workbench import config
-from workbench.analysis.courses import UNITS, Course, each, name_of, read
+from workbench.analysis.courses import UNITS, Course, Unit, each, name_of, read
 from workbench.analysis.sequential import ALPHA
 from workbench.analysis.targets import rising
 from workbench.labs import Lab

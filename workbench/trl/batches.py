@@ -179,7 +179,10 @@ class BatchingTrainer(SamplingTrainer):
 
         Losses that divide by the micro-batch's rows are to divide by the round's chosen ones.
         """
-        if self.loss_type not in ROW_MEANS or not rows:
+        if not rows:
+            # Nor is a filler to count by the auxiliary loss of a mixture of experts.
+            return 0.0
+        if self.loss_type not in ROW_MEANS:
             return 1.0
         # TRL divides the loss of each part by the part's own rows, and averages over all parts.
         # This factor makes that a division by all chosen rows.
@@ -212,20 +215,27 @@ class BatchingTrainer(SamplingTrainer):
             # Old rows keep the probabilities that they were sampled with.
             further["old_per_token_logps"] = self.padding.tensor(rows.old_logprobs)
         elif several_steps:
-            further["old_per_token_logps"] = self.score_tokens(self.model, batch)[0]
+            further["old_per_token_logps"] = self._scored(self.model, batch)
         if self.beta != 0:
             further["ref_per_token_logps"] = self._reference_logprobs(batch)
         for name in table.FOR_THE_LOSS:
             if name in rows:
                 fill = 1.0 if name == "tool_mask" else 0.0  # as TRL fills them
-                further[name] = self.padding.column(rows[name], fill)
+                further[name] = self.padding.column(rows[name], rows.lengths, fill)
         return further
 
     def _reference_logprobs(self, batch: dict[str, Any]) -> torch.Tensor:
         if self.ref_model is not None:
-            return self.score_tokens(self.ref_model, batch)[0]
+            return self._scored(self.ref_model, batch)
         model = self.accelerator.unwrap_model(self.model)
         # With LoRA the reference is a second adapter of the same model, or the model with none.
         adapter = "ref" if "ref" in model.peft_config else None
         with use_adapter(model, adapter_name=adapter):
-            return self.score_tokens(self.model, batch)[0]
+            return self._scored(self.model, batch)
+
+    def _scored(self, model: Any, batch: dict[str, Any]) -> torch.Tensor:
+        """Log-probabilities of a micro-batch under some weights, in one pass.
+
+        Processes have micro-batches that differ by a row, and every pass may be a common operation.
+        """
+        return self.score_tokens(model, batch, at_once=len(batch["prompt_ids"]))[0]

@@ -104,6 +104,11 @@ class SamplingTrainer(trl.GRPOTrainer):
         """Whether TRL corrects for the difference between vLLM and the model."""
         return self.use_vllm and self.vllm_importance_sampling_correction
 
+    @property
+    def reads_sampler(self) -> bool:
+        """Whether TRL's loss reads what vLLM says of the tokens that it has sampled."""
+        return self.corrects_sampler or self.off_policy_mask_threshold is not None
+
     def training_set(self) -> TrainingSet:
         """The training set as a pool of problems, made when it is first needed."""
         if self._training_set is None:
@@ -183,9 +188,12 @@ class SamplingTrainer(trl.GRPOTrainer):
         return results
 
     def score_tokens(
-        self, model: Any, batch: dict[str, Any], entropy: bool = False
+        self, model: Any, batch: dict[str, Any], entropy: bool = False, at_once: int | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities of the response tokens and, if asked for, entropies, (R, T) both."""
+        """Log-probabilities of the response tokens and, if asked for, entropies, (R, T) both.
+
+        In passes of `at_once` rows, by default as many as TRL's batch of a device.
+        """
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
         mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
         with torch.no_grad():
@@ -194,7 +202,7 @@ class SamplingTrainer(trl.GRPOTrainer):
                 ids,
                 mask,
                 batch["completion_ids"].size(1),
-                batch_size=self.args.per_device_train_batch_size,
+                batch_size=at_once or self.args.per_device_train_batch_size,
                 compute_entropy=entropy,
             )
         return logprobs, entropies
@@ -286,7 +294,7 @@ class RoundSampler:
         rollouts, scores = self._sample_together(wanted)
         if self.filler is None:
             self.filler = rollouts.take([np.argmin(rollouts.prompt.lengths + rollouts.lengths)])
-        is_first = self.driver.round == self.driver.first_round
+        is_first = self.driver.round == 1
         rollouts = rollouts.assign(
             reward=table.weighted_sum(scores, trainer.reward_weights.cpu().numpy()),
             **verdict_columns(trainer.verdict(scores, is_first)),
@@ -355,7 +363,8 @@ class RoundSampler:
             padded = old_logprobs.float().cpu().numpy()
             rollouts = rollouts.assign(old_logprobs=Ragged.of_padded(padded, rollouts.lengths))
         for name in table.FOR_THE_LOSS:
-            if name in output:
+            # Old responses have no column of vLLM's, so that none is kept for nothing.
+            if name in output and (name == "tool_mask" or trainer.reads_sampler):
                 column = table.rows_as_objects(output[name], rollouts.lengths)
                 rollouts = rollouts.assign(**{name: column})
         if self.driver.needs & {"entropy", "old_logprobs", "token_entropy"}:

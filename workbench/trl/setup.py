@@ -80,6 +80,11 @@ def arguments(method: Method) -> dict[str, Any]:
             "own setting, vllm_importance_sampling_correction; leave it at None"
         )
     low, high = objective.clip
+    if objective.dual_clip is not None and objective.dual_clip < 1 + high:
+        raise ValueError(
+            f"dual_clip={objective.dual_clip} with clip={objective.clip}: TRL bounds the ratio by "
+            f"it also where an advantage is above 0; use a bound of at least {1 + high:g}"
+        )
     settings = {
         "loss_type": loss,
         "epsilon": low,
@@ -260,6 +265,12 @@ def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -
     """Raise ValueError where a slot needs what this trainer, as it is configured, cannot give."""
     dataset: Any = given.get("train_dataset")
     is_indexable = isinstance(dataset, Dataset)
+    images = {"image", "images"} & set(getattr(dataset, "column_names", None) or ())
+    if images:
+        raise ValueError(
+            f"train_dataset: it has the column {min(images)!r}, and a method's table of rollouts "
+            "holds tokens alone; train with method=None"
+        )
     old = {"old_logprobs", "current_logprobs"}
     limits: dict[str, set[str]] = {}
     if not is_indexable:
@@ -271,6 +282,8 @@ def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -
         limits["with tools, environments or a rollout_func"] = {"old_responses", *old}
     if config.use_vllm and config.vllm_importance_sampling_correction:
         limits["with vllm_importance_sampling_correction=True, for new responses alone,"] = old
+    if config.off_policy_mask_threshold is not None:
+        limits["with off_policy_mask_threshold, for new responses alone,"] = old
     if config.beta != 0 or config.entropy_coef != 0 or config.use_adaptive_entropy:
         limits["with a KL penalty or an entropy bonus, the same for all,"] = {"row_weights"}
     if config.loss_type == "bnpo":

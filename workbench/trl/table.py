@@ -74,9 +74,15 @@ class Padding:
             "completion_mask": self.tensor(Ragged(visible, rollouts.response.offsets)),
         }
 
-    def column(self, values: np.ndarray, fill: float = 0) -> torch.Tensor:
-        """A column of arrays, (R,) object, as (R, T)."""
-        return self.tensor(Ragged.of(values, np.float32), fill)
+    def column(self, values: np.ndarray, lengths: np.ndarray, fill: float = 0) -> torch.Tensor:
+        """A column of arrays, (R,) object, as (R, T) for responses of so many tokens.
+
+        As (R, 1) where it has one number a response, such as the ratio of a whole sequence.
+        """
+        rows = Ragged.of(values, np.float32)
+        if np.array_equal(rows.lengths, lengths):
+            return self.tensor(rows, fill)
+        return torch.as_tensor(rows.padded(fill), device=self.device)
 
 
 def weighted_sum(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:

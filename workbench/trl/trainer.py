@@ -284,7 +284,7 @@ class GRPOTrainer(BatchingTrainer):
         clipped = torch.zeros_like(mask)
         if self.loss_type in CLIPPED:
             clip = (self.epsilon_low, self.epsilon_high)
-            objective = Objective(clip, self.importance_sampling_level)
+            objective = Objective(clip, self.importance_sampling_level, dual_clip=self.args.delta)
             _, clipped = gains(objective, logprobs, old_logprobs, inputs["advantages"], mask)
         difference = (logprobs - old_logprobs).abs()
         columns = torch.stack([clipped.float(), entropy.detach().float(), difference])
@@ -336,7 +336,9 @@ class GRPOTrainer(BatchingTrainer):
         if self.log_completions:
             # TRL has logged advantages of its own, of groups of one.
             log = self._logs["advantages"]
-            log.extend([float("nan")] * len(log))
+            size = len(log)
+            log.clear()
+            log.extend([float("nan")] * size)
 
     # Checkpoints
 
@@ -348,7 +350,7 @@ class GRPOTrainer(BatchingTrainer):
             if self.args.should_save:
                 step = self.state.global_step
                 folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{step}"
-                self.driver.save(folder, steps, step=step)
+                self.driver.save(folder, steps, step=step, known=int(self.verdict.known))
         super()._save_checkpoint(model, trial)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -365,5 +367,7 @@ class GRPOTrainer(BatchingTrainer):
                         "without a method; use method=None"
                     )
                 state = json.loads((path.parent / "trainer_state.json").read_text())
-                self.driver.load(checkpoint, step=state["global_step"])
+                numbers = self.driver.load(checkpoint, step=state["global_step"])
+                # Checkpoints of earlier versions do not have it.
+                self.verdict.known = bool(numbers.get("known", self.verdict.known))
         super()._load_optimizer_and_scheduler(checkpoint)

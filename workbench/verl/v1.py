@@ -203,7 +203,7 @@ class ReplayBuffer(BaseBuffer):
 
     def save(self, folder: str | Path) -> None:
         """Write what the method has learnt into the folder of a checkpoint."""
-        self.driver.save(folder, drawn=self.drawn)
+        self.driver.save(folder, drawn=self.drawn, known=int(self.verdict.known))
 
     def _restore(self, step: int) -> None:
         """Before the first step of a process: what was learnt before verl's checkpoint."""
@@ -221,7 +221,10 @@ class ReplayBuffer(BaseBuffer):
     def load(self, folder: Path, **expected: int) -> None:
         """Read what `save` wrote; a warning where the checkpoint was made without a method."""
         if (folder / adapters.FILE).exists():
-            self.drawn = self.driver.load(folder, **expected)["drawn"]
+            numbers = self.driver.load(folder, **expected)
+            self.drawn = numbers["drawn"]
+            # Checkpoints of earlier versions do not have it.
+            self.verdict.known = bool(numbers.get("known", True))
         else:
             logger.warning("%s was made without a method, which begins anew", folder)
 
