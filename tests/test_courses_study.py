@@ -1,11 +1,14 @@
 """What notebook 13 and the panel of stress need beyond the package."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import workbench as wb
 from papers import courses, stress, stressed
 from papers.regimes import REGIMES
+from papers.tuned import Shelf
+from workbench.analysis.courses import common_budget
 
 LAB = wb.labs.tiny(pool=32, levels=(1, 8), held_out=8, samples=2, regime="tight")
 
@@ -30,6 +33,21 @@ def test_what_is_stopped_is_followed_to_its_end(tmp_path):
 def test_rollouts_that_the_other_method_did_not_sample_are_an_error(tmp_path):
     with pytest.raises(ValueError, match="more rollouts"):
         courses.stopped_by(wb.methods.arrol(4, at=6), wb.methods.grpo(2), LAB, tmp_path, rounds=1)
+
+
+def test_runs_are_compared_when_they_have_sampled_as_many_tokens():
+    """Rounds of SPEC-RL sample half as much, so that its last evaluations lie elsewhere."""
+    names = {"grpo": "GRPO", "spec-rl": "SPEC-RL"}
+    shelf = Shelf(wb.labs.shipped("runs/regimes/course-tight"), names)
+    found = courses.ends(shelf.groups)
+    budget = common_budget(shelf.courses, "tokens_sampled")
+    scores = {
+        name: [run.score_at("tokens_sampled", budget) for run in runs.values()]
+        for name, runs in shelf.courses.items()
+    }
+    gain = 100 * (np.mean(scores["SPEC-RL"]) - np.mean(scores["GRPO"]))
+    assert found.loc[("SPEC-RL", "accuracy"), "value"] == pytest.approx(gain)
+    assert set(found.index.get_level_values(1)) >= {"short chains", "long chains", "length"}
 
 
 @pytest.mark.parametrize("name", ["course", "course-tight"])

@@ -20,6 +20,7 @@ from papers import standings
 from papers.tables import paired
 from workbench.analysis import cost
 from workbench.analysis.courses import common_budget, read
+from workbench.analysis.courses import spent as spent_by
 from workbench.analysis.intervals import smallest_change
 from workbench.analysis.targets import crossings, to_target
 from workbench.labs import Lab
@@ -213,23 +214,25 @@ def ends(groups: Mapping[str, Sequence[Record]], baseline: str = "GRPO") -> pd.D
 
 
 def _standing(record: Record, budget: float) -> dict[str, float]:
-    """The last evaluation of a run before it has sampled more tokens than the budget."""
-    spent_by = record.rounds.set_index("round")["tokens_sampled"].cumsum()
-    within = spent_by.index[spent_by <= budget]
+    """What the evaluations of a run say of the moment when it has sampled so many tokens.
+
+    Linear between two evaluations, as everywhere: the last one before that moment lies far before
+    it where a round samples much, and near to it where a round samples little.
+    """
     evals = record.evals
-    last = evals["round"][evals["round"] <= (within.max() if len(within) else 0)].max()
-    rows = evals[evals["round"] == last]
-    right = rows["correct"] / rows["samples"]
-    short = rows["level"].between(*SHORT)
-    long = rows["level"].between(*LONG)
-    return {
-        "accuracy": float(100 * right.mean()),
-        "short chains": float(100 * right[short].mean()),
-        "long chains": float(100 * right[long].mean()),
-        "greedy": float(100 * rows["greedy"].mean()),
-        "length": float(rows["length"].mean()),
-        "cut off": float(100 * rows["truncated"].mean()),
+    right = evals["correct"] / evals["samples"]
+    columns = {
+        "accuracy": 100 * right,
+        "short chains": 100 * right.where(evals["level"].between(*SHORT)),
+        "long chains": 100 * right.where(evals["level"].between(*LONG)),
+        "greedy": 100 * evals["greedy"],
+        "length": evals["length"],
+        "cut off": 100 * evals["truncated"],
     }
+    # Means pass over what is missing, which are the chains of other lengths.
+    curves = pd.DataFrame(columns).astype(float).groupby(evals["round"]).mean()
+    places = spent_by(record, "tokens_sampled").loc[curves.index]
+    return {name: float(np.interp(budget, places, curves[name])) for name in columns}
 
 
 def stopped_by(

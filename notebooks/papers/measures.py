@@ -224,14 +224,14 @@ def accuracy(
     return Measure(arm, baseline, of_pair, unit=unit, budget=budget, gain_of=gain_of)
 
 
-def against_number(*, arm: Labels, column: str, number: float) -> Measure:
-    """By how many percent the mean of a column lies above a number that a paper counts with."""
+def against_number(*, arm: Labels, column: str, number: float, rounds: int) -> Measure:
+    """By how many percent the mean of a column in the first rounds lies above a paper's number."""
 
     def of_pair(arm_runs: list[Record], _: list[Record]) -> BySeed:
-        values = {
-            record.manifest["seed"]: 100 * (float(record.rounds[column].mean()) / number - 1)
-            for record in arm_runs
-        }
+        values = {}
+        for record in arm_runs:
+            counted = record.rounds[record.rounds["round"] <= rounds]
+            values[record.manifest["seed"]] = 100 * (float(counted[column].mean()) / number - 1)
         return BySeed(values, "percent")
 
     return Measure(arm, "", of_pair)
