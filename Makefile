@@ -119,7 +119,7 @@ docs: setup ## the documentation, in build/docs
 	@$(HERE) $(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/docs
 	@echo 'open build/docs/index.html'
 
-sweep: setup ## a notebook over a grid: GRID=data/grids/example.yaml SWEEP_ARGS="--jobs 2"
+sweep: setup ## the runs of a grid: GRID=data/grids/example.yaml SWEEP_ARGS="--jobs 2"
 	@test -n '$(GRID)' || { echo 'error: name a grid: make sweep GRID=data/grids/example.yaml' >&2; exit 1; }
 	@$(HERE) $(BIN)/python -m workbench sweep '$(GRID)' $(SWEEP_ARGS)
 

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,11 +23,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import workbench as wb
-from workbench import config, labs, methods
+from workbench import config, labs, methods, plots
 from workbench.__main__ import main
 from workbench.analysis import comparisons
 from workbench.cli.train import lab_options, pairs
 from workbench.labs import shipped
+from workbench.records import pack
 from workbench.utils.names import LABS, MORE_PAPERS, PAPERS, SLOTS
 from workbench.verifiers.pool import Pool
 
@@ -368,6 +370,16 @@ def test_seeds_that_differ_have_no_difference(tmp_path):
     assert "no seed in common" in result.output
     told = json.loads(invoke("compare", tmp_path, "--json").stdout)
     assert told["labels"]["b"]["mean"] > 0
+
+
+def test_show_reads_a_record_that_was_packed_without_levels(tmp_path):
+    shutil.copytree(SEEDS, tmp_path / "runs")
+    pack(tmp_path / "runs", None, ())
+    result = invoke("show", tmp_path / "runs" / "seed-0")
+    assert result.exit_code == 0
+    assert "avg@8" in result.output and "level 1" not in result.output
+    with pytest.raises(ValueError, match="levels"):
+        plots.accuracy_by_level(wb.load(tmp_path / "runs" / "seed-0"))
 
 
 def test_show_prints_a_table_or_json_and_writes_figure_and_report(tmp_path):

@@ -303,6 +303,12 @@ def test_unknown_labs_and_options():
         doctor.report("transformers", max_lenght=5)
 
 
+def test_every_argument_of_a_lab_is_taken():
+    assert doctor.settings_of("tiny", {"pool": 1024, "regime": "tight"})["lab"] == "tiny"
+    given = {"lora": {"r": 64}, "device": "cuda", "learning_rate": 1e-5}
+    assert doctor.settings_of("transformers", given)["lora_rank"] == 64
+
+
 # Reports and the command line
 
 

@@ -192,7 +192,9 @@ def test_without_a_gpu_one_line_says_so():
     [
         (wb.labs.tiny, {"levels": (0,)}, "levels="),
         (wb.labs.tiny, {"levels": ()}, "levels="),
-        (wb.labs.tiny, {"pool": 0}, "n=0"),
+        (wb.labs.tiny, {"pool": 0}, "pool=0"),
+        (wb.labs.tiny, {"levels": (1,)}, "pool=512: levels"),
+        (wb.labs.tiny, {"levels": (1,), "pool": 64}, "held_out=400: levels"),
         (wb.labs.tiny, {"threads": 1025}, "threads="),
         (wb.labs.tiny, {"base": "clean", "regime": "ar3po"}, "regime="),
         (wb.labs.tiny, {"share_prefixes": 1}, "share_prefixes="),

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -306,7 +307,9 @@ def test_a_method_of_ones_own_is_imported_by_name(tmp_path, monkeypatch):
         "def mine():\n    return wb.methods.grpo(n=4).but(name='mine')\n"
         "def number():\n    return 1\n"
     )
-    monkeypatch.syspath_prepend(str(tmp_path))
+    # In the working directory, also of a script that lies elsewhere.
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    monkeypatch.chdir(tmp_path)
     assert as_method("my_methods:mine").name == "mine"
     for name, message in [
         ("my_methods", "module:function is needed"),

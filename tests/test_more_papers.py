@@ -5,6 +5,7 @@ The objectives among them are in test_surrogates.py.
 
 import itertools
 import math
+from dataclasses import replace
 from math import comb
 
 import numpy as np
@@ -184,6 +185,15 @@ def test_greso_skips_more_with_the_length_of_a_streak():
         greso.streaks["hard"] = [0, number]
         assert greso.skip_probability("easy") == pytest.approx(expected)
         assert greso.skip_probability("hard") == pytest.approx(expected)
+
+
+def test_greso_gives_what_is_left_and_learns_nothing_from_nothing():
+    greso = curricula.Greso(floor=1.0)
+    taken = frozenset({"p0", "p1"})
+    more = greso.choose(pool_of(4), 3, Context(round=1, taken=taken))
+    assert sorted(problem.id for problem in more) == ["p2", "p3"]
+    greso.feedback(table(p0="11").take(np.arange(0)), replace(HERE, epoch=2))
+    assert greso.bases == [0.5, 0.5]
 
 
 def test_greso_streaks_end_with_a_mixed_group():
@@ -367,6 +377,8 @@ def test_solved_problems_leave_and_come_back_once_too_few_are_left():
         assert {problem.id for problem in chosen} == {"p1", "p3"}
     more = curriculum.choose(pool, 1, Context(round=6, taken=frozenset({"p1", "p3"})))
     assert more == []
+    more = curriculum.choose(pool, 2, Context(round=6, taken=frozenset({"p1"})))
+    assert [problem.id for problem in more] == ["p3"]
     assert len(curriculum.choose(pool, 3, Context(round=7))) == 3
     assert not curriculum.left
 

@@ -182,6 +182,7 @@ def test_wrong_arguments_of_a_run_are_said_before_anything_runs(tmp_path):
         ({"problems_per_round": 0}, "problems_per_round=0"),
         ({"rounds": "many"}, "rounds='many': a whole number"),
         ({"columns": "some"}, "columns='some': allowed are 'none'"),
+        ({"cost": "long"}, "cost='long': a number above 0"),
         ({"method": "__import__('os').system('true')"}, "method="),
     ]
     for values, message in wrong:
@@ -364,6 +365,7 @@ def test_runs_without_a_label_are_called_after_what_varies():
     ]
     assert names({"cases": [{"arguments": {"n": 8}}]}) == ["arguments=n=8/seed-0"]
     assert names({}) == ["run/seed-0"]
+    assert names({"parameters": {"label": "mine"}}) == ["mine/seed-0"]
 
 
 def test_names_are_short_and_their_own():
@@ -441,7 +443,7 @@ OBJECT = wb.selectors.MaxVariance(8)
         ({"parameters": {"rounds": [2]}, "cases": [{"rounds": 1}]}, "'rounds': it is varied twice"),
         ({"cases": {"rounds": 1}}, "cases=.*: a list of at least one value is needed"),
         ({"cases": [3]}, "cases=.*: a list of names with values"),
-        ({"seeds": 0}, r"seeds=\[\]: a list of at least one value"),
+        ({"seeds": 0}, "seeds=0: a whole number from 1 to 10000"),
         ({"paramters": {}}, "key='paramters': .*did you mean 'parameters'"),
         ({"notebook": None}, "notebook=None: a path is needed"),
         ({"folder": 3}, "folder=3: a path is needed"),
@@ -479,7 +481,7 @@ MERGES = LAUGHS.replace("[", "{<<: [").replace("]", "]}")
         ("1: 2", "the key 1 is no text"),
         ('folder: "a\\0b"', "which cannot be shown"),
         ('folder: "\\e[2J"', "which cannot be shown"),
-        ("seeds: 1000000000000", "seeds=1000000000000: 10000 are allowed"),
+        ("seeds: 1000000000000", "seeds=1000000000000: a whole number from 1 to 10000"),
         ("parameters: {rounds: [1,2,3], method: [a,b,c,d]}\nseeds: 1000", "it asks for 12000 runs"),
         ("cases: [{label: [1]}, {label: [1]}]", r"label=\[1\]: it names a directory"),
         ("x" * (2**20 + 1), "at most 1 MiB"),

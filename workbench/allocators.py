@@ -776,7 +776,7 @@ class HitUtility(Slot):
     With c of the `probe` rollouts right, the success rate is believed to be Beta(1 + c, 1 + probe -
     c). The value of m further rollouts is the chance of at least one further correct one. The gain
     of each falls with their number, so giving the next rollout to the greatest gain is optimal;
-    ties go to the lower index.
+    ties go to the problem with fewer rollouts, and then to the lower index.
 
     Attributes
     ----------

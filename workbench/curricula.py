@@ -56,15 +56,14 @@ class ShuffledEpochs(Slot):
     in_order = True
 
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
-        """The next n problems; none where the pool has fewer than n that are not in the round."""
-        try:
-            problems, self.cursor = pool.draw(n, self.cursor, context.seed, context.taken)
-        except PoolExhausted:
-            if context.taken:
-                # In the middle of a round an empty list says that there are no more. At its start
-                # the pool is too small for the run, which is an error.
+        """The next n problems; fewer where a pool has fewer that are not in the round."""
+        if context.taken and isinstance(pool, Pool):
+            # In the middle of a round a short list says that there are no more. At its start the
+            # pool is too small for the run, which is an error.
+            n = min(n, sum(problem.id not in context.taken for problem in pool))
+            if n == 0:
                 return []
-            raise
+        problems, self.cursor = pool.draw(n, self.cursor, context.seed, context.taken)
         # The cursor is behind the last of them, which may be the end of their epoch.
         self.epoch = pool.epoch(self.cursor - 1)
         return problems
@@ -478,7 +477,7 @@ class Greso(_OverEpochs):
                 drawn, self.order.cursor = pool.draw(1, self.order.cursor, context.seed, taken)
             except PoolExhausted:
                 if context.taken:
-                    return []
+                    break
                 raise
             if rng.random() < self.skip_probability(drawn[0].id):
                 self.skipped += 1
@@ -492,6 +491,8 @@ class Greso(_OverEpochs):
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Streaks grow or end, and the bases adapt."""
         ids, correct, tries = outcomes_of_round(rollouts, context.round)
+        if not ids:
+            return  # a trainer may leave out rollouts that nothing scored
         rates = correct / tries
         kinds = np.stack([rates >= self.easy, rates <= self.hard], axis=1)
         for problem, (is_easy, is_hard) in zip(ids, kinds.tolist()):

@@ -6,7 +6,8 @@ import copy
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -225,13 +226,9 @@ class Lab:
 
     def check_round(self, problems_per_round: int, seed: int) -> None:
         """Raise ValueError when the problems do not suffice for one round."""
-        try:
+        with _named("n", "problems_per_round"):
             # Neither a pool nor a stream keeps a position, so this draw leaves nothing behind.
             self.problems.draw(problems_per_round, 0, seed)
-        except ValueError as error:
-            # A pool names its own argument, which is the same number.
-            reason = str(error).removeprefix(f"n={problems_per_round}: ")
-            raise ValueError(f"problems_per_round={problems_per_round}: {reason}") from None
 
     def check_answers(self) -> None:
         """Raise ValueError for an answer in a pool that the verifier cannot use.
@@ -280,6 +277,18 @@ class Lab:
         if self.stress.described:
             rows.append(("stress", compose(self.stress)))
         return card(f"Lab {self.name}", rows)
+
+
+@contextmanager
+def _named(argument: str, name: str) -> Iterator[None]:
+    """Errors about an argument of a pool name the argument of ours that it was."""
+    try:
+        yield
+    except ValueError as error:
+        start = f"{argument}="
+        if not str(error).startswith(start):
+            raise
+        raise ValueError(f"{name}={str(error).removeprefix(start)}") from None
 
 
 # The embedded lab
@@ -363,12 +372,14 @@ def tiny(
     # It differs in the length of responses, and has the problems of the default.
     of_problems = "spread" if regime == "tight" else regime
     options = {} if base == "clean" else {"regime": of_problems, "base": base}
-    problems = make(pool, levels=levels, seed=seed, **options)
+    with _named("n", "pool"):
+        problems = make(pool, levels=levels, seed=seed, **options)
     evaluation: Any = None
     if held_out:
         # On all levels alike, whatever the training problems are, so that accuracies of different
         # regimes can be compared. A level named twice counts twice in training only.
-        evaluation = make(held_out, levels=sorted(set(levels)), seed=seed, split="heldout")
+        with _named("n", "held_out"):
+            evaluation = make(held_out, levels=sorted(set(levels)), seed=seed, split="heldout")
     # As they are used, and as JSON has them.
     config["learning_rate"] = learning_rate
     config["levels"] = list(levels)

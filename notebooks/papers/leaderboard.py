@@ -25,7 +25,7 @@ from papers.standings import FAIR_UNITS, tables
 from workbench import config
 from workbench.analysis import cost
 from workbench.cli.train import pairs
-from workbench.cli.trial import importable_from_here, write_tables
+from workbench.cli.trial import write_tables
 from workbench.datasets.chains import ERROR_RATES, REGIMES
 from workbench.trials.grids import read
 from workbench.trials.trial import Trial
@@ -223,7 +223,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--jobs", type=int, help="runs side by side; by default one for each core")
     add("--ray", metavar="ADDRESS", help="a Ray cluster")
     given = parser.parse_args(arguments)
-    importable_from_here()
     options = {
         "out": given.out,
         "lab": {"base": given.base, "size": given.size, "regime": given.regime},

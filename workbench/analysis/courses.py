@@ -162,7 +162,7 @@ def scores(record: Record, y: str = "accuracy", levels: Sequence[int] | None = N
         "accuracy", "greedy" or "pass@k", as in `read`.
     levels : list of int, optional
     """
-    evals = _evaluations(record)
+    evals = evaluations(record)
     if levels is not None:
         evals = evals[evals["level"].isin(list(levels))]
         if evals.empty:
@@ -204,7 +204,7 @@ def comparable(groups: Any) -> None:
     known: set[str] | None = None
     for records in arms(groups).values():
         for record in records:
-            problems = set(_evaluations(record)["problem"].unique())
+            problems = set(evaluations(record)["problem"].unique())
             # The first run's problems are those that all others must have.
             known = known or problems
             if problems != known:
@@ -276,7 +276,7 @@ def name_of(unit: str | Unit) -> str:
     return unit if isinstance(unit, str) else unit.name
 
 
-def _evaluations(record: Record) -> pd.DataFrame:
+def evaluations(record: Record) -> pd.DataFrame:
     """The evaluations of a run; ValueError where there are none."""
     if record.evals.empty:
         raise ValueError(

@@ -6,6 +6,7 @@ package: versions come from the installed metadata, GPUs from nvidia-smi.
 
 from __future__ import annotations
 
+import inspect
 import platform
 import shutil
 import sys
@@ -126,14 +127,20 @@ def report(lab: str = "tiny", model: Any = None, **given: Any) -> dict[str, Any]
 def settings_of(lab: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a lab by name: those given that are not None, and the lab's own otherwise."""
     # Only here: the help of the command line does not wait for it.
+    from workbench import labs
     from workbench.labs import TransformersConfig, UnslothConfig
 
     one_of("lab", lab, LABS)
     own = defaults(UnslothConfig if lab == "unsloth" else TransformersConfig)
     settings = OTHER_OPTIONS | {name: value for name, value in own.items() if value is not None}
+    arguments = {*inspect.signature(getattr(labs, lab)).parameters, *own} - settings.keys()
     for name, value in given.items():
+        if name == "lora" and isinstance(value, Mapping):
+            settings["lora_rank"] = value.get("r", settings["lora_rank"])
+        if name in arguments:
+            continue  # it changes nothing about what is needed
         if name not in settings:
-            raise unknown_argument(name, f"the lab {lab!r}", settings)
+            raise unknown_argument(name, f"the lab {lab!r}", settings.keys() | arguments)
         if value is None:
             continue
         # The lab's own value says of which kind it has to be.

@@ -82,15 +82,19 @@ def _held_out(record: Record) -> dict[str, Any] | None:
         return None
     evals = record.evals
     evals = evals.assign(rate=evals["correct"] / evals["samples"])
-    # Mean success rate of a level (column) at an evaluation (row).
-    levels = evals.pivot_table(index="round", columns="level", values="rate")
+    # Mean success rate of a level at an evaluation. Packing may have left the levels out.
+    rates = evals.groupby(["round", "level"])["rate"].mean() if "level" in evals else {}
     ends = [
         {
             "round": int(row["round"]),
             "accuracy": float(row["accuracy"]),
             "greedy": float(row["greedy"]),
             # Texts, as keys of JSON have to be.
-            "levels": {str(name): float(rate) for name, rate in levels.loc[row["round"]].items()},
+            "levels": {
+                str(level): float(rate)
+                for (number, level), rate in rates.items()
+                if number == row["round"]
+            },
         }
         # After a single evaluation both ends are the same one.
         for _, row in curve.iloc[[0, -1]].iterrows()

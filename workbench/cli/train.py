@@ -108,7 +108,7 @@ def run(
 
     A method has a slot for each decision: SLOTS. With --set you change an argument of the method
     (n=16), put another value into a slot (selector=MaxVariance), or change an argument of a slot
-    (selector.m=4). The parts of the reward go by their names (reward.overlong.buffer=64).
+    (selector.m=4). The parts of the reward go by their names (reward.overlong.buffer=0.5).
 
     \b
     Examples:

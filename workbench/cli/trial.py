@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -64,8 +63,6 @@ def trial(
     import workbench as wb
     from workbench import config
 
-    importable_from_here()
-
     done = wb.trial(
         arms,
         against=against,
@@ -94,16 +91,6 @@ def trial(
     # There is no page where every arm turned out not to be compared.
     if done.answers:
         say(os.path.relpath(done.report(done.out / "trial.html")))
-
-
-def importable_from_here() -> None:
-    """Have modules in the working directory imported, also by the script `workbench`.
-
-    The script begins its search at its own directory, `python -m` at this one. The processes that
-    run search where this one does.
-    """
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
 
 
 def write_tables(folder: Path, **tables: pd.DataFrame) -> None:

@@ -19,7 +19,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from workbench.analysis.courses import comparable, name_of, scores, spent
+from workbench.analysis.courses import comparable, evaluations, name_of, scores, spent
 from workbench.analysis.intervals import mean_interval
 from workbench.analysis.runs import arms, one_setting
 from workbench.plots.style import (
@@ -142,7 +142,11 @@ def accuracy_by_level(records: Any, *, rounds: Sequence[int] | None = None, **fr
     group = one_setting(records)
     # Seeds have the same held-out problems, so a mean over all rows is one over problems and
     # seeds.
-    evals = pd.concat([record.evals for record in group], ignore_index=True)
+    evals = pd.concat([evaluations(record) for record in group], ignore_index=True)
+    if "level" not in evals:
+        raise ValueError(
+            f"{group[0].path}: the levels of its held-out problems were left out when it was packed"
+        )
     # A set, since a run that was evaluated once has one round that is first and last.
     if rounds is None:
         rounds = sorted({int(evals["round"].min()), int(evals["round"].max())})
@@ -172,6 +176,8 @@ def zero_gradient(records: Any, *, smooth: int = 5, **frame: Any) -> Axes:
     """
     group = one_setting(records)
     tables = pd.concat([record.rounds for record in group], ignore_index=True)
+    if tables.empty:
+        raise ValueError(f"{group[0].path}: it has no round yet")
     # The mean over seeds first, and then the moving mean over rounds.
     rounds = tables.groupby("round")[["all_negative", "all_positive"]].mean()
     smoothed = rounds.rolling(smooth, min_periods=1).mean()
@@ -242,6 +248,8 @@ def overview(records: Any, *, figure: Figure | None = None) -> Figure:
             zero_gradient(group, title="Only mixed groups have a gradient", ax=shares)
         if all(len(record.evals) for record in group):
             sampled_and_greedy(group, title="Held-out problems", legend="above", ax=accuracy)
+        # Packing may have left the levels out.
+        if all("level" in record.evals for record in group):
             title = "Held-out accuracy by level"
             accuracy_by_level(group, title=title, legend="above", ax=levels)
         legend = "above" if len(rounds) else None

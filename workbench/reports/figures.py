@@ -61,8 +61,9 @@ def curves(groups: Groups) -> list[dict[str, Any]]:
     if evaluated:
         figures = [_curve(evaluated, **curve) for curve in CAPTIONS["held_out"]]
     # By level there is a bar for each level and round; several labels would be too many bars.
-    if len(evaluated) == 1:
-        [runs] = evaluated.values()
+    # Packing may have left the levels out.
+    [runs, *others] = evaluated.values() or [[]]
+    if runs and not others and all("level" in record.evals for record in runs):
         name = "Held-out accuracy by difficulty level"
         caption = f"{name}, at the first and the last evaluation."
         figures.append(drawn(lambda ax: plots.accuracy_by_level(runs, ax=ax), name, caption))

@@ -15,6 +15,7 @@ import hashlib
 import importlib
 import inspect
 import json
+import os
 import pickle
 import re
 import sys
@@ -192,6 +193,9 @@ def imported(name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise ValueError(f"{name!r}: module:function is needed, such as my_methods:mine")
+    # The script `workbench` begins its search at its own directory, `python -m` at this one.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     try:
         found = vars(importlib.import_module(module_name))
     except ModuleNotFoundError as error:

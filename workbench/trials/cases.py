@@ -23,7 +23,7 @@ from workbench.records.files import make_directory, read_ordinary, replacing
 from workbench.run import ARGUMENTS, Run
 from workbench.scheduler import FEATURES
 from workbench.trials.arms import Carried, digest_of
-from workbench.utils.validation import one_of, whole_number
+from workbench.utils.validation import one_of, positive_number, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,6 +186,8 @@ def prepare(case: Case) -> Any:
     values = case.parameters
     one_of("columns", values["columns"], KEPT_COLUMNS)
     whole_number("rounds", values["rounds"], 1)
+    if values["cost"] is not None:
+        positive_number("cost", values["cost"])
     if values["rollouts"] is not None:
         whole_number("rollouts", values["rollouts"], 1)
     options = {name: values[name] for name in ARGUMENTS if values[name] is not None}

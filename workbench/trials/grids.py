@@ -258,8 +258,7 @@ def _axes(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
         seeds = content["seeds"]
         if type(seeds) is int:
             # A list of more numbers than that would take all memory before it is counted.
-            if seeds > MOST_RUNS:
-                raise ValueError(f"seeds={seeds}: {MOST_RUNS} are allowed")
+            whole_number("seeds", seeds, 1, MOST_RUNS)
             seeds = list(range(seeds))
         axes.append([{"seed": seed} for seed in _listed("seeds", seeds)])
 
@@ -333,7 +332,8 @@ def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
 
 def _varied(axes: Sequence[Sequence[Mapping[str, Any]]]) -> list[str]:
     """The parameters that a run is called after: those written as lists, and those of the cases."""
-    names = []
+    # What is the same for all runs is no part of their names, except a label.
+    names = [name for name in axes[0][0] if name == "label"]
     for axis in axes[1:]:
         # Labels name the cases only if each has one of its own. Otherwise the values do. They are
         # counted by their texts, since what is no label yet may be a list.

@@ -4,7 +4,7 @@ Copy the folder, rename it, and change what it decides. Once the package is inst
 a name, as those of `workbench.methods` have:
 
     pip install ./method_package
-    python -m workbench run shortest --set n=8 --set m=4
+    python -m workbench run shortest --set n=8 --set m=4 --out runs/shortest
 """
 
 from dataclasses import dataclass
