@@ -363,9 +363,10 @@ REGIMES = {
             "problems_per_round": 4,
             "measure": "rollouts",
             "target": 0.5,
-            # With those between them that every trial adds, five rates an arm.
+            # With those that every trial adds beside the best of them, five rates an arm.
             "rates": (2e-4, 4e-4, 8e-4),
             "evaluate_every": 4,
+            "seeds": 6,
         },
     ),
     "course": Regime(

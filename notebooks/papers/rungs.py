@@ -71,7 +71,7 @@ TABLES = (
     ("cbs_table2", "GRPO + CBS*", "CBS", "average", 1),
 )
 # What the two axes of the figure show.
-RATIOS = (0.35, 9)
+RATIOS = (0.35, 20)
 POINTS = (-60, 60)
 # PODS's released runs: Qwen2.5-3B on GSM8K, on one L40S.
 RELEASED = ("max-variance 64 to 16", "GRPO 16")
