@@ -126,9 +126,11 @@ def plainly(name):
         prompts = script.begin(number)
         curriculum = driver.method.curriculum
         policy = SimpleNamespace(logprobs=logprobs)
-        epoch = (number - 1) * A_ROUND // len(PROMPTS) if curriculum.in_order else curriculum.epoch
+        epoch = (number - 1) * A_ROUND // len(PROMPTS)
         driver.begin(epoch=epoch, policy=policy, max_new_tokens=LIMIT)
         problems = as_problems(prompts) if curriculum.in_order else find_more(A_ROUND, [])
+        if not curriculum.in_order:
+            driver.context = replace(driver.context, epoch=curriculum.epoch)
         outcome = driver.play(problems, sample, find_more)
         metrics = round_metrics(driver.learn(), number)
         rounds.append((trained_on(outcome, driver.method.objective), metrics))

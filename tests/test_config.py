@@ -141,7 +141,7 @@ def test_a_lab_of_ones_own_model_is_plain_data():
         ("cloud", {}, "lab='cloud'"),
         ("tiny", {"heldout": 3}, "^heldout: .*'held_out'"),
         ("tiny", {"levels": [9]}, "levels"),
-        ("tiny", {"pool": 10**12}, "n=1000000000000"),
+        ("tiny", {"pool": 10**12}, "pool=1000000000000"),
         ("tiny", {"threads": 10**9}, "threads"),
         ("transformers", {"problems": SUMS}, "^model: "),
         ("transformers", {**OWN, "model": {"is": "os.system"}}, "model="),

@@ -332,7 +332,7 @@ LAB_ATTACKS = [
     ({"lab": "os.system"}, "code of the caller's own"),
     ({"lab": "shipped", "name": "x"}, "code of the caller's own"),
     ({"lab": "tiny", "command": "x"}, "command"),
-    ({"lab": "tiny", "base": "clean", "pool": 10**12}, "n=1000000000000"),
+    ({"lab": "tiny", "base": "clean", "pool": 10**12}, "pool=1000000000000"),
     ({"lab": "tiny", "threads": 10**9}, "threads=1000000000"),
 ]
 

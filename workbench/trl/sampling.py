@@ -379,7 +379,7 @@ class RoundSampler:
         # Entropy is the mean over tokens that the model itself wrote.
         mask = inputs["completion_mask"]
         if "tool_mask" in rollouts:
-            mask = mask * trainer.padding.column(rollouts["tool_mask"])
+            mask = mask * trainer.padding.column(rollouts["tool_mask"], rollouts.lengths)
         entropy = torch.where(mask.bool(), entropy.double(), 0.0)
         mean = entropy.sum(1) / mask.sum(1).clamp(min=1)
         columns: dict[str, Any] = {"entropy": mean.cpu().numpy()}
