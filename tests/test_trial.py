@@ -156,7 +156,7 @@ def test_an_edited_class_is_refused_before_anything_runs(whole):
     assert not any("done in" in line for line in said)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_ends_in_the_sentence_the_tables_and_the_page(tmp_path, monkeypatch):
     problems = wb.labs.tiny(pool=32, levels=(1, 2), held_out=0).problems
     small = dataclasses.replace(lab(), problems=problems)
