@@ -13,9 +13,9 @@ An answer is the JSON text of one object, in one of these forms:
   (CodeContests) say the same. Outputs agree word by word; a word with a decimal point may differ by
   1e-6, relative or absolute.
 - `{"function": name, "calls": [[arguments, value], ...]}`: the function, or the method of that
-  name of a class `Solution`, which may use names of `typing`, is called. `{"fn_name": name,
-  "inputs": [...], "outputs": [...]}` says the same; as there, `[value]` may stand for `value`.
-  Tuples count as lists; floats may differ by 1e-6.
+  name of a class `Solution`, which may use names of `typing`, is called.
+  `{"fn_name": name, "inputs": [...], "outputs": [...]}` says the same; as there, `[value]` may
+  stand for `value`. Tuples count as lists; floats may differ by 1e-6.
 - `{"asserts": text}`: Python (MBPP; HumanEval with `check(name)` at the end) in which names that it
   does not define are the answer's functions and classes. Each statement but definitions, imports
   and assignments is a test. Numbers, texts, bytes, lists, tuples, sets, dicts and None are
