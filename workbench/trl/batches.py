@@ -180,7 +180,7 @@ class BatchingTrainer(SamplingTrainer):
         Losses that divide by the micro-batch's rows are to divide by the round's chosen ones.
         """
         if not rows:
-            # Nor is a filler to count by the auxiliary loss of a mixture of experts.
+            # A filler adds nothing, not even the auxiliary loss of a mixture of experts.
             return 0.0
         if self.loss_type not in ROW_MEANS:
             return 1.0

@@ -363,7 +363,7 @@ class RoundSampler:
             padded = old_logprobs.float().cpu().numpy()
             rollouts = rollouts.assign(old_logprobs=Ragged.of_padded(padded, rollouts.lengths))
         for name in table.FOR_THE_LOSS:
-            # Old responses have no column of vLLM's, so that none is kept for nothing.
+            # vLLM's columns only where the loss reads them: old responses that join have none.
             if name in output and (name == "tool_mask" or trainer.reads_sampler):
                 column = table.rows_as_objects(output[name], rollouts.lengths)
                 rollouts = rollouts.assign(**{name: column})

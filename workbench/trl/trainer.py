@@ -219,8 +219,8 @@ class GRPOTrainer(BatchingTrainer):
         return self.micro_batches(outcome, sampler.filler)
 
     def _epoch(self, driver: Driver, problems: int) -> int:
-        """Passes over the training set, in order, before a round of so many problems."""
-        if not isinstance(self.train_dataset, Dataset):  # a stream
+        """Passes over a training set, in order, before a round of so many problems."""
+        if not isinstance(self.train_dataset, Dataset):
             return 0
         rounds_an_epoch = len(self.train_dataset) // problems
         return driver.round // rounds_an_epoch if rounds_an_epoch else 0

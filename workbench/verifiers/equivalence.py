@@ -128,8 +128,8 @@ def equivalence() -> Judge:
         shortages.clear()
         response = item["response"]
         is_box = response.startswith(BOX) and response.endswith("}")
-        content = readable(response[len(BOX) : -1]) if is_box else ""
-        content, gold_text = _with_words(content), _with_words(readable(item["answer"]))
+        content = _with_words(readable(response[len(BOX) : -1])) if is_box else ""
+        gold_text = _with_words(readable(item["answer"]))
         gold = gold_of(gold_text)
         if gold is None:
             return {"status": "unusable gold"}
