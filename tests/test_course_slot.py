@@ -865,3 +865,16 @@ def test_trl_and_verl_refuse_a_course(name):
 @pytest.mark.parametrize("value", [method.course for method in METHODS.values()])
 def test_every_course_keeps_the_contract(value):
     wb.check(value)
+
+
+def test_a_file_of_answers_has_no_answer_that_began_with_a_part_of_one(tmp_path):
+    """The response behind a prefix answers another prompt, and a run without a course has none."""
+    zeros = np.zeros(3, dtype=np.int64)
+    table = finished(["a"] * 3, [True, True, False], [4] * 3, start=np.array([0, 1, 0]))
+    table = table.assign(prefix=np.array([0, 9, 0]), reward_correct=table.reward)
+    wb.replay.save_answers(table, tmp_path / "answers")
+    replay = wb.replay.Experience(each=1, path=str(tmp_path / "answers"))
+    assert len(replay.stored) == 1 and "start" not in replay.stored
+    new = finished(["a"] * 3, [False] * 3, [4] * 3, gradient=zeros, reward_tags=zeros / 1.0)
+    with pytest.raises(ValueError, match="path"):
+        replay.join(new, np.arange(3), HERE)

@@ -1,5 +1,7 @@
 """How a trial decides: looks, corrections, and the words of the answer."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +12,9 @@ from papers.tables import accuracy_gain
 from workbench.analysis import sequential
 from workbench.analysis.intervals import Measurement, holm
 from workbench.plots.trials import headline, tuning_curves
+from workbench.reports.trials import _by_measure
 from workbench.trials import answer
+from workbench.utils.numbers import NOTHING
 from workbench.utils.shipped import shipped
 
 LOOKS = (5, 8, 12)
@@ -283,3 +287,15 @@ def test_the_page_opens_with_the_sentences_and_shows_why(trial_parts, tmp_path):
     for shown in ("Norm of the gradient", "Tokens sampled in a round", "seconds on an L40S"):
         assert shown in text
     assert "training time; evaluation" not in text, "runs of a trial share cores"
+
+
+def test_an_arm_that_trains_on_nothing_has_no_ratio_of_what_is_trained(trial_parts):
+    records, _ = trial_parts
+    courses = wb.analysis.courses.read({label: [*by.values()] for label, by in records.items()})
+    idle = {
+        seed: replace(course, table=course.table.assign(tokens_trained=0))
+        for seed, course in courses["ar3po"].items()
+    }
+    [shown] = _by_measure({**courses, "ar3po": idle}, "grpo", 0.338).parts.values()
+    assert shown["trained tokens"]["ar3po"] == NOTHING != shown["rollouts"]["ar3po"]
+    assert shown["trained tokens"]["cbs-round"] != NOTHING

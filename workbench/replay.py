@@ -339,6 +339,13 @@ class Experience(RightAnswers):
 
     def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
         """Append up to `each` old answers to every problem that has some."""
+        if self.path is not None and self.stored is not None:
+            theirs, ours = map(_reward_parts, (self.stored, rollouts))
+            if theirs != ours:
+                raise ValueError(
+                    f"path={str(self.path)!r}: its answers were rewarded by {theirs}, and the "
+                    f"answers of this run are by {ours}; one group needs rewards of one kind"
+                )
         rows: list[int] = []
         rows_of = self.rows_by_problem()
         # Only problems that the round goes on with, not those that the allocator has dropped.
@@ -530,11 +537,17 @@ def drawn_from_buckets(
 
 
 def save_answers(rollouts: Rollouts, path: Any) -> None:
-    """Write the right answers among rollouts to a file that `Experience` reads (safetensors)."""
+    """Write the right answers among rollouts to a file that `Experience` reads (safetensors).
+
+    Answers that a course had begun with a part of a solution are left out.
+    """
     from workbench.records.checkpoints import save, split_arrays
 
     tensors: dict[str, Any] = {}
-    answers = without_marks(rollouts.take(rollouts.correct))
+    answers = rollouts.take(rollouts.correct & _bare(rollouts))
+    # What else a round adds has no meaning in another run.
+    others = [name for name in answers.columns if name not in _reward_parts(answers)]
+    answers = answers.drop(others)
     save(path, tensors, split_arrays("answers", _to_state(answers), tensors))
 
 
@@ -586,6 +599,11 @@ def _group_and_round(rollouts: Rollouts) -> np.ndarray:
 def _bare(rollouts: Rollouts) -> np.ndarray:
     """Which rollouts (R,) begin at their problem, not at a further start that a course gives it."""
     return rollouts["start"] == 0 if "start" in rollouts else np.ones(len(rollouts), dtype=bool)
+
+
+def _reward_parts(rollouts: Rollouts) -> list[str]:
+    """The columns with the parts of the reward, in alphabetical order."""
+    return sorted(name for name in rollouts.columns if name.startswith("reward_"))
 
 
 def without_marks(rollouts: Rollouts) -> Rollouts:

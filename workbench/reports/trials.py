@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib import pyplot as plt
 
 from workbench.analysis import cost
-from workbench.analysis.courses import name_of, read
+from workbench.analysis.courses import Course, Unit, name_of, read
 from workbench.analysis.targets import to_target
 from workbench.plots import trials as plots
 from workbench.records import Record
@@ -128,9 +128,16 @@ def _by_measure(groups: Any, baseline: str, target: float) -> Table:
     courses = read(groups)
     columns = {}
     for name, unit in MEASURES.items():
-        ratios = to_target(courses, target, unit, baseline=baseline)
-        ratios = ratios.reindex(columns=["ratio", "low", "high"])
+        # An arm that trains on nothing has no cost in what is trained, and no ratio of costs.
+        spending = {label: runs for label, runs in courses.items() if _all_spend(runs, unit)}
+        ratios = to_target(spending, target, unit, baseline=baseline)
+        ratios = ratios.reindex(index=courses, columns=["ratio", "low", "high"])
         columns[name] = [ratio_text(*row) for row in ratios.itertuples(index=False)]
     shown = pd.DataFrame(columns, index=list(courses)).drop(index=baseline)
     caption = "The same by what is counted; intervals of 95 %, for a single look at a single arm"
     return Table(caption, {"": shown})
+
+
+def _all_spend(runs: Mapping[int, Course], unit: str | Unit) -> bool:
+    """Whether every run of an arm has spent something by its end."""
+    return all(course.places(unit)[-1] > 0 for course in runs.values())
