@@ -87,6 +87,23 @@ def test_packed_runs_are_read_as_before_by_the_same_paths(folder):
         same(expected, frames(folder / name))
 
 
+def test_runs_with_columns_of_their_own_share_one_reading(folder, monkeypatch):
+    """Tables of different kinds in turn, too, as comparisons read them."""
+    pack(folder)
+    read = []
+    read_rows = wb.records.shelf.read_rows
+
+    def counted(file, columns, group):
+        read.append(group)
+        return read_rows(file, columns, group)
+
+    monkeypatch.setattr(wb.records.shelf, "read_rows", counted)
+    for name in NAMES:
+        record = wb.load(folder / name)
+        assert len(record.rounds) and "round" in record.evals
+    assert len(read) == 2
+
+
 def test_a_packed_run_does_not_go_on(tmp_path):
     lab = small_lab(pool=8, held_out=2, samples=1)
     method = wb.methods.grpo(n=2)

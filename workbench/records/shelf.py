@@ -71,7 +71,7 @@ class Shelf:
     def __init__(self, folder: Path, content: bytes | None = None) -> None:
         self.folder = folder
         self._open: dict[str, tuple[Any, pq.ParquetFile]] = {}
-        self._group: tuple[Any, pa.Table | None] = (None, None)
+        self._groups: dict[str, tuple[Any, pa.Table]] = {}
         path = folder / files.SHELF
         with reading(path):
             if content is None:
@@ -90,7 +90,7 @@ class Shelf:
             group, first, count, number = place
             types = self._columns[number]
             names = list(types) if columns is None else [name for name in columns if name in types]
-            table = self._row_group(kind, group, names).slice(first, count)
+            table = self._row_group(kind, group, columns).select(names).slice(first, count)
             if len(table) != count:
                 raise ValueError(f"the rows of {name!r} are missing")
             # Where runs differ in the type of a column, the file has a type that holds both.
@@ -100,19 +100,21 @@ class Shelf:
                     table = table.set_column(i, column, table[i].cast(pa.type_for_alias(kept)))
             return checked(table, kind, columns)
 
-    def _row_group(self, kind: str, group: int, names: list[str]) -> pa.Table:
-        """One row group of a table; it holds several runs, so the latest one is kept."""
+    def _row_group(self, kind: str, group: int, columns: Sequence[str] | None) -> pa.Table:
+        """One row group of a table, with the columns of all its runs.
+
+        It holds several runs, so the latest one of each kind is kept.
+        """
         table = self.tables[kind]
         path = self.folder / table["file"]
         stamp = stamp_of(path)
         # A file is opened, and its digest computed, once, and again when it has changed.
         if kind not in self._open or self._open[kind][0] != stamp:
             self._open[kind] = (stamp, open_table(path, table["sha256"]))
-        wanted = (stamp, kind, group, names)
-        if self._group[0] != wanted:
-            self._group = (wanted, read_rows(self._open[kind][1], names, group).select(names))
-        assert self._group[1] is not None
-        return self._group[1]
+        wanted = (stamp, group, columns)
+        if kind not in self._groups or self._groups[kind][0] != wanted:
+            self._groups[kind] = (wanted, read_rows(self._open[kind][1], columns, group))
+        return self._groups[kind][1]
 
 
 @dataclass(frozen=True)
