@@ -112,6 +112,15 @@ def test_a_destroyed_policy_is_told_from_problems_that_are_too_hard():
     assert policy_destroyed(rows(1) + rows(3, rollouts=8, **sick)) is None, "too few to tell"
 
 
+def test_a_verifier_that_gives_no_verdict_destroys_no_policy():
+    """Graded rewards: nothing says what is correct, and the columns hold NaN."""
+    nothing = float("nan")
+    graded = dict(correct=nothing, all_positive=nothing, all_negative=nothing)
+    assert told(rows(30, **graded)) == []
+    [(_, text)] = told(rows(30, trained=0, **graded))
+    assert text.startswith("nothing learnt") and "all alike" in text
+
+
 def test_a_learning_rate_that_destroys_the_policy_is_named_by_the_run(tmp_path):
     lab = small_lab(held_out=0)
     run = wb.Run(lab, wb.methods.grpo(8), learning_rate=10.0, out=tmp_path, problems_per_round=8)

@@ -6,11 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from workbench.analysis.intervals import (
-    Measurement,
-    holm,
-    mean_interval,
-)
+from workbench.analysis import sequential
+from workbench.analysis.intervals import Measurement, holm, mean_interval
 
 VALUES = st.lists(st.floats(-100, 100), min_size=2, max_size=12)
 
@@ -215,3 +212,14 @@ def test_an_interval_of_bounds_alone_is_as_sure_as_its_level():
     bounds = np.linspace(1.0, 2.0, 6)
     assert Measurement(bounds, censored=6, level=0.95).low == 1.0
     assert Measurement(bounds, censored=6, level=0.99).low == -np.inf
+
+
+@pytest.mark.parametrize("n", [12, 20])
+def test_a_value_lies_in_its_interval_where_most_runs_never_arrived(n):
+    """One lucky run among bounds a little above 1 is no sign that an arm needs less."""
+    ratios = np.array([1.02] * (n - 1) + [0.6])
+    late = ratios > 1
+    measured = Measurement(ratios, "ratio", late, np.zeros(n, dtype=bool))
+    assert 1 < measured.low <= measured.value and measured.p_value(1.0) < 0.05
+    [reading] = sequential.readings({"arm": measured}, [n]).values()
+    assert reading.verdict == "worse"

@@ -30,6 +30,17 @@ def test_settings_of_one_name_are_kept_apart(tmp_path):
     assert [len(group) for group in found.values()] == [1, 2]
 
 
+def test_runs_on_other_problems_are_no_seeds_of_one_another(tmp_path):
+    """What a lab of one's own says of itself may be the same."""
+    records = []
+    for seed, digest in enumerate(["6e6a", "78db", "78db"]):
+        write(tmp_path / str(seed), "grpo", seed, data={"problems": digest, "held_out": "2f61"})
+        records.append(moved(tmp_path / str(seed), seed))
+    found = runs.labelled(records)
+    assert list(found) == ["grpo (problems=6e6a)", "grpo (problems=78db)"]
+    assert [len(group) for group in found.values()] == [1, 2]
+
+
 def test_curves_of_one_name_are_kept_apart(tmp_path):
     ax = plots.learning_curve([grpo(tmp_path, 4), grpo(tmp_path, 8)])
     texts = [text.get_text() for text in ax.get_legend().get_texts()]

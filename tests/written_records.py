@@ -25,19 +25,21 @@ def write(
     arguments=None,
     method=None,
     lab=None,
+    data=None,
     rows=None,
 ):
     """A record at path/label/seed-N.
 
     scores: (round, accuracy) of each evaluation, in quarters, the same for every problem. rollouts:
     those of each round. columns: further columns of the rounds table, name to one value a round.
-    method, lab, arguments: of the manifest. rows: the rollouts of each round, a list of dicts of
+    method, lab, arguments, data: of the manifest. rows: the rollouts of each round, a list of dicts of
     columns.
     """
     manifest = {
         "seed": seed,
         "method": {"name": label, **(method or {})},
         "lab": {"lab": "tiny", **(lab or {})},
+        "data": data or {},
         "arguments": {"seed": seed, "evaluate_every": 2, **(arguments or {})},
     }
     writer = Writer(path / label / f"seed-{seed}", manifest)

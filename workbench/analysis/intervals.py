@@ -120,13 +120,18 @@ class Measurement:
     def value(self) -> float:
         """The mean over seeds; of ratios and changes the geometric mean of the ratios.
 
-        Where ranks decide it is their median, unless that is out of reach.
+        Where ranks decide it is their median. Where that is out of reach, it is the mean again, or
+        the end of the interval that is next to it.
         """
-        if self._by_ranks:
-            median = float(np.median(self._averages(above=True, below=True)))
-            if abs(median) < OUT_OF_REACH / 4:
-                return self._from_line(median)
-        return self._from_line(self._to_line(self.values).mean())
+        mean = float(self._to_line(self.values).mean())
+        if not self._by_ranks:
+            return self._from_line(mean)
+        median = float(np.median(self._averages(above=True, below=True)))
+        if abs(median) < OUT_OF_REACH / 4:
+            return self._from_line(median)
+        # The mean takes bounds for values, so that it can lie on the other side of the interval.
+        low, high = self._end_of_ranks(-1), self._end_of_ranks(+1)
+        return self._from_line(min(max(mean, low), high))
 
     @property
     def low(self) -> float:

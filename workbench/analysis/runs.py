@@ -150,12 +150,16 @@ def by_seed(records: Sequence[Record]) -> dict[int, Record]:
 
 
 def settings(record: Record) -> dict[str, Any]:
-    """What makes a run's setting: method, lab and training arguments, as its manifest has them."""
+    """What makes a run's setting, as its manifest has it: method, lab, problems and arguments.
+
+    A lab of one's own says nothing of its problems, so their digest is among them.
+    """
     manifest = record.manifest
     arguments = manifest.get("arguments", {})
     return {
         "method": manifest["method"],
         "lab": manifest.get("lab"),
+        "problems": (manifest.get("data") or {}).get("problems"),
         "arguments": {
             name: value for name, value in arguments.items() if name not in FREE_ARGUMENTS
         },

@@ -98,12 +98,13 @@ def policy_destroyed(rows: Sequence[Row], rounds: int = 3, share: float = 0.1) -
         which the policy of before the training has sampled.
     """
     first, last = rows[0], rows[-rounds:]
-    if len(rows) <= rounds or first["correct"] < share:
+    # NaN where nothing says what is correct, which is no more than any share.
+    if len(rows) <= rounds or not first["correct"] >= share:
         return None
     now = float(np.mean([row["correct"] for row in last]))
     sampled = sum(row["rollouts"] for row in last)
     # By bad luck so few of so many would have a probability below (1 - share)^sampled.
-    if now > 0.01 or sampled * first["correct"] < 20:
+    if not now <= 0.01 or sampled * first["correct"] < 20:
         return None
     entropy = float(np.mean([row["entropy"] for row in last]))
     norms = [row["gradient_norm"] for row in (first, last[-1])]
