@@ -7,10 +7,15 @@ import pytest
 import torch
 from conftest import tiny_policy
 from contract import LORA, PROMPTS, SAMPLING, shaken
+from test_run import go
 
+import workbench as wb
 from workbench.policies.merged import is_plain
+from workbench.utils.shipped import shipped
 
 pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
+
+MODEL = str(shipped("models/tiny"))
 
 
 def unfused(policy):
@@ -65,3 +70,27 @@ def test_dropout_is_left_to_peft():
 def test_variants_of_lora_are_left_alone():
     policy = tiny_policy(lora={**LORA, "use_dora": True})
     assert not fused_modules(policy) and not any(map(is_plain, policy.decoder.modules()))
+
+
+def test_a_run_with_dropout_repeats_itself_and_goes_on_as_if_it_had_not_stopped(tmp_path):
+    """Dropout draws from torch's own generator, whatever was drawn from it before."""
+    lab = wb.labs.transformers(
+        MODEL,
+        wb.problems.arithmetic(8, levels=(1, 2)),
+        device="cpu",
+        learning_rate=1e-3,
+        sampling=SAMPLING,
+        lora={**LORA, "lora_dropout": 0.3},
+    )
+
+    def run(name):
+        return wb.Run(lab, wb.methods.grpo(4), out=tmp_path / name, problems_per_round=2)
+
+    whole = go(run("at once"), 2)
+    torch.rand(3)
+    state = torch.get_rng_state()
+    go(run("stopped"), 1)
+    assert torch.equal(torch.get_rng_state(), state), "what others draw is as it was"
+    [resumed] = go(wb.Run.resume(tmp_path / "stopped", lab=lab), 2)
+    assert resumed["gradient_norm"] == whole[1]["gradient_norm"] > 0
+    assert resumed["loss"] == whole[1]["loss"]

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from workbench import config, courses, rewards
 from workbench.checks import checked_plan, checked_problems
@@ -451,7 +452,8 @@ class Run:
                 partial(self._choose_problems, work),
                 timed=partial(work.timed, "schedule"),
             )
-            steps = self._update(work, outcome)
+            with self._own_draws(work):
+                steps = self._update(work, outcome)
         except NonFinite as error:
             # What is in memory goes after an error, and with it everything that shows the cause, so
             # the rollouts are written to the record first.
@@ -529,6 +531,17 @@ class Run:
             rollouts = courses.judged(rollouts, plan, course)
         work.method.check_verdict(rollouts)
         return rewards.total(rollouts, work.method.reward, self.lab.sampling)
+
+    @contextmanager
+    def _own_draws(self, work: _Work) -> Iterator[None]:
+        """Torch's generators at a seed of the round, and as they were afterwards.
+
+        Dropout draws from them, and a run that resumes is to draw the same.
+        """
+        device = work.policy.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(derive(self.seed, "dropout", work.context.round))
+            yield
 
     def _update(self, work: _Work, outcome: Round) -> list[tuple[np.ndarray, StepStats]]:
         """The optimizer steps of the round: the rows and the statistics of each."""
