@@ -439,6 +439,17 @@ def test_files_of_other_kinds(kind, caches):
     assert [p for p in wb_problems.hub("gsm8k", path=path)] == list(sample("gsm8k"))
 
 
+def test_answers_of_a_csv_file_stay_as_they_stand_there(caches):
+    """Guessing at numbers would round the first, shorten the second, and lose the third."""
+    answers = ["123456789012345678", "007", "NA"]
+    lines = ["problem,answer", *(f"question {i},{text}" for i, text in enumerate(answers)), "x,"]
+    path = caches / "own.csv"
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.warns(UserWarning, match="1 without question or answer"):
+        pool = wb_problems.hub("aime25", "test", path=path)
+    assert [problem.answer for problem in pool] == answers
+
+
 @pytest.mark.parametrize("name", ["train-0.parquet", "."])
 def test_a_file_of_far_too_many_rows_is_refused(name, caches):
     """Before `datasets` writes them all into its cache."""

@@ -240,6 +240,30 @@ class Counting(Slot):
         self.rounds = state["rounds"]
 
 
+@pytest.mark.parametrize(
+    ("measured", "kept"),
+    [(True, 1.0), (np.True_, 1.0), (np.int64(3), 3), (np.float32(0.5), 0.5), (2**60, 2.0**60)],
+)
+def test_what_a_slot_measures_is_a_number_of_one_type(measured, kept):
+    """A truth value in one round and a fraction in the next have no common type in a table."""
+
+    class Measuring(All):
+        def metrics(self):
+            return {"measured": measured}
+
+    found = methods.grpo(4).but(selector=Measuring()).metrics()["measured"]
+    assert found == kept and type(found) is type(kept)
+
+
+def test_a_measurement_that_is_no_number_is_named():
+    class Measuring(All):
+        def metrics(self):
+            return {"mode": "early"}
+
+    with pytest.raises(ValueError, match="selector: its metric 'mode'"):
+        methods.grpo(4).but(selector=Measuring()).metrics()
+
+
 def test_a_value_that_learns_nothing_needs_none_of_the_further_methods():
     class Nothing(Slot):
         pass

@@ -4,11 +4,12 @@ import math
 import sys
 import warnings
 
+import numpy as np
 import pytest
 from conftest import small_lab
 
 import workbench as wb
-from workbench.records.trackers import TensorBoard, Trackers
+from workbench.records.trackers import TensorBoard, Trackers, _numbers
 
 SMALL = dict(problems_per_round=2, evaluate_every=2, checkpoint_every=2)
 
@@ -135,3 +136,8 @@ def test_a_dashboard_on_this_machine(package, tmp_path, monkeypatch):
             trackers.finish()
     assert trackers.members
     assert any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_numbers_of_numpy_are_shown_too():
+    row = {"a": np.int64(3), "b": np.float32(1.5), "c": 2.0, "d": "text", "e": np.nan}
+    assert _numbers(row) == {"a": 3.0, "b": 1.5, "c": 2.0}

@@ -32,8 +32,8 @@ def write(
 
     scores: (round, accuracy) of each evaluation, in quarters, the same for every problem. rollouts:
     those of each round. columns: further columns of the rounds table, name to one value a round.
-    method, lab, arguments, data: of the manifest. rows: the rollouts of each round, a list of dicts of
-    columns.
+    method, lab, arguments, data: of the manifest. rows: the rollouts of each round, a list of
+    dicts of columns.
     """
     manifest = {
         "seed": seed,

@@ -24,6 +24,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from workbench import advantages, allocators, courses, curricula, replay, selectors
 from workbench.advantages import GroupNormalized
 from workbench.allocators import Uniform
@@ -46,6 +48,7 @@ LEARNING_SLOTS = {
     "selector": ("select", "selectors.MaxVariance(4)"),
     "advantage": ("__call__", "advantages.GroupNormalized()"),
 }
+LARGEST_WHOLE = 2**53  # up to here every whole number is a float too
 
 
 @dataclass(frozen=True, repr=False)
@@ -202,10 +205,16 @@ class Method:
             value.feedback(rollouts, context)
 
     def metrics(self) -> dict[str, float]:
-        """What the slots measured in the round just finished."""
+        """What the slots measured in the round just finished.
+
+        Raises
+        ------
+        ValueError
+            For a measurement that is no number.
+        """
         return {
-            name: number
-            for value in self.learning().values()
+            name: _measured(slot, name, number)
+            for slot, value in self.learning().items()
             for name, number in value.metrics().items()
         }
 
@@ -244,6 +253,23 @@ class Method:
                     f"{slot}={compose(value)} needs {NEEDS[missing[0]]} ({missing[0]}), which "
                     f"{trainer} does not provide"
                 )
+
+
+def _measured(slot: str, name: str, number: Any) -> float:
+    """A measurement as every round keeps it; ValueError for what is no number.
+
+    A column of a record has one type. Whole numbers and fractions share one, and truth values have
+    another, so that they become numbers.
+    """
+    is_whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+    if is_whole and abs(number) <= LARGEST_WHOLE:
+        return int(number)
+    try:
+        return float(number)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(
+            f"{slot}: its metric {name!r} is {shown(number)}; a number is needed"
+        ) from None
 
 
 # The baselines

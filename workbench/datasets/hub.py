@@ -13,6 +13,7 @@ Answers of mathematics are for `verifiers.Math`, letters for `verifiers.Choice`.
 tests for `verifiers.Code`, and their reference solutions never reach a prompt.
 """
 
+import csv
 import inspect
 import itertools
 import re
@@ -385,5 +386,12 @@ def _files(paths: Sequence[Path]) -> Any:
         )
     for path in paths:
         readers.check_size(path)
+    options: dict[str, Any] = {}
+    if kind == "csv":
+        # Answers stay as they stand there: 0.50, numbers of twenty digits, and None or NA.
+        with open(paths[0], encoding="utf-8-sig", newline="") as file:
+            names = next(csv.reader(file), [])
+        options["features"] = datasets.Features({name: datasets.Value("string") for name in names})
+        options["keep_default_na"] = False
     # Files that are given by name are all one split to `datasets`, which it calls train.
-    return datasets.load_dataset(kind, data_files=list(map(str, paths)), split="train")
+    return datasets.load_dataset(kind, data_files=list(map(str, paths)), split="train", **options)

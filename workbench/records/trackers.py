@@ -189,5 +189,5 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
     return {
         name: float(value)
         for name, value in row.items()
-        if isinstance(value, int | float) and np.isfinite(value)
+        if isinstance(value, int | float | np.number | np.bool_) and np.isfinite(value)
     }
