@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from workbench.analysis import sequential
-from workbench.analysis.intervals import Measurement, holm, mean_interval
+from workbench.analysis.intervals import Measurement, holm, mean_interval, smallest_change
 
 VALUES = st.lists(st.floats(-100, 100), min_size=2, max_size=12)
 
@@ -223,3 +223,9 @@ def test_a_value_lies_in_its_interval_where_most_runs_never_arrived(n):
     assert 1 < measured.low <= measured.value and measured.p_value(1.0) < 0.05
     [reading] = sequential.readings({"arm": measured}, [n]).values()
     assert reading.verdict == "worse"
+
+
+@pytest.mark.parametrize("power", [-1, 0, 0.025, 1.0, 1.5, float("nan")])
+def test_a_power_that_no_difference_has_is_refused(power):
+    with pytest.raises(ValueError, match="power="):
+        smallest_change(1.0, 5, power=power)

@@ -105,11 +105,15 @@ def test_what_cannot_be_used_is_named(rows, named):
         ({"repeated": "keep"}, "repeated"),
         ({"level": "answer", "answer": "prompt"}, "row 0: the answer"),
         ({"verifier": Choice()}, "Choice cannot use 2 of the 2"),
+        ({"level": "size", "answer": "size"}, "row 1: the size"),
     ],
     ids=str,
 )
 def test_bad_options_of_rows(options, named):
-    rows = [{"prompt": "1+1=", "answer": "often"}, {"prompt": "2+2=", "answer": "2.5"}]
+    rows = [
+        {"prompt": "1+1=", "answer": "often", "size": 2**31},
+        {"prompt": "2+2=", "answer": "2.5", "size": 2**63},
+    ]
     with pytest.raises(ValueError, match=named):
         from_rows(rows, **options)
 
@@ -208,6 +212,12 @@ def test_a_data_frame_has_the_same_problems():
     assert list(from_rows(pd.DataFrame(ROWS))) == list(from_rows(ROWS))
 
 
+def test_a_data_frame_with_two_columns_of_one_name_is_refused():
+    frame = pd.DataFrame([["1+1=", "2", "3"]], columns=["prompt", "answer", "answer"])
+    with pytest.raises(ValueError, match="several columns 'answer'"):
+        from_rows(frame)
+
+
 def test_numbers_in_a_csv_file_stay_as_they_are_written(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text("prompt,answer\na=,007\nb=,1e3\n")
@@ -245,6 +255,9 @@ def test_a_field_of_a_csv_file_may_be_long(tmp_path):
         ),
         ("bad.csv", "prompt,answer\n1+1=\xa0?,2\n", r"path=.*bad\.csv.*UTF-8"),
         ("bad.csv", "prompt,answer\nwhich, B or C,A\n", "line 2 has more fields"),
+        ("bad.csv", 'prompt,answer\n1+1=,"2\n2+2=,4\n', "bad.csv.*end of data"),
+        ("bad.csv", "prompt,answer,answer\n1+1=,2,3\n", "several columns 'answer'"),
+        ("bad.json", "[" * 100_000, "bad.json"),
         ("bad.parquet", "PAR1", r"path=.*bad\.parquet"),
     ],
 )

@@ -156,6 +156,9 @@ def test_columns_of_the_evaluations_can_be_left_out(tmp_path):
     pd.testing.assert_frame_equal(record.rollouts(), rollouts)
     pack(tmp_path)
     assert "length" not in wb.load(tmp_path / "run").evals
+    pack(tmp_path, evals=())
+    with pytest.raises(ValueError, match="levels=.* packed without levels"):
+        wb.analysis.courses.scores(wb.load(tmp_path / "run"), levels=[1])
 
 
 def test_a_packing_that_was_stopped_before_it_removed_a_run_is_completed(tmp_path):
@@ -168,6 +171,15 @@ def test_a_packing_that_was_stopped_before_it_removed_a_run_is_completed(tmp_pat
     assert pack(path, columns=("round",)) == ["."]
     same(expected, frames(path))
     assert len(list(path.iterdir())) == 4
+
+
+def test_columns_of_one_name_that_no_type_holds_are_named(tmp_path):
+    for name, value in {"a": True, "b": 0.5}.items():
+        row, columns = round_of(1)
+        Writer(tmp_path / name, MANIFEST).round({**row, "own": value}, columns)
+    with pytest.raises(RecordError, match="own"):
+        pack(tmp_path)
+    assert wb.load(tmp_path / "a").rounds["own"].tolist() == [True]
 
 
 def test_a_part_of_a_shelf_is_not_packed_by_itself(folder):

@@ -164,6 +164,8 @@ def scores(record: Record, y: str = "accuracy", levels: Sequence[int] | None = N
     """
     evals = evaluations(record)
     if levels is not None:
+        if "level" not in evals:
+            raise ValueError(f"levels={shown(levels)}: {record.path} was packed without levels")
         evals = evals[evals["level"].isin(list(levels))]
         if evals.empty:
             raise ValueError(

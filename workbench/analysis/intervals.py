@@ -405,6 +405,12 @@ def smallest_change(
     quantile = float(stats.t.ppf(0.5 + level / 2, n - 1))
     if power is None:
         return float(deviation * quantile / np.sqrt(n))
+    # Without any difference an interval leaves 0 out on one side this often.
+    by_chance = (1 - level) / 2
+    if not by_chance < power < 1:
+        raise ValueError(
+            f"power={shown(power)}: a number above {by_chance:.3g} and below 1 is needed"
+        )
 
     # An interval leaves 0 out on the right side where the t statistic exceeds the quantile; with
     # a true difference that statistic follows the noncentral t distribution. The wrong side is no

@@ -27,6 +27,7 @@ Row = Mapping[str, Any]
 REPEATED = ("refuse", "drop")
 LEAVE_OUT = "leave their problems out"
 KINDS = (".jsonl", ".json", ".csv", ".parquet")
+LEVEL_DIGITS = 18  # what 64 bits hold
 MOST_ROWS = 10**6  # of a file, which a stranger's manifest may name
 
 # Answers that look like mathematics and are letters or words. Math-Verify reads them as products.
@@ -207,7 +208,9 @@ def _csv_rows(text: str, path: Path) -> Iterator[dict[str, str]]:
     # The tests of a program in one field are longer than Python allows by itself.
     usual = csv.field_size_limit(len(text) + 1)
     try:
-        reader = csv.DictReader(io.StringIO(text, newline=""))
+        # Strict, or a quotation mark that is never closed would swallow all rows behind it.
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        _check_columns(reader.fieldnames or [], path)
         rows = []
         for row in reader:
             if None in row:
@@ -223,16 +226,25 @@ def _csv_rows(text: str, path: Path) -> Iterator[dict[str, str]]:
     yield from rows
 
 
+def _check_columns(names: Sequence[str], source: Any) -> None:
+    """ValueError for columns of one name, of which a row could have the last one alone."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ValueError(f"{source}: there are several columns {twice[0]!r}; keep one of them")
+
+
 def _json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    # The second one is for lists in lists, thousands deep.
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{what} is no JSON ({error})") from None
 
 
 def _listed_rows(rows: Any, source: str) -> list[Any]:
     # A data frame, whose iteration gives the names of its columns.
     if hasattr(rows, "columns") and hasattr(rows, "to_dict"):
+        _check_columns(list(rows.columns), source)
         rows = rows.to_dict("records")
     if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
         raise ValueError(
@@ -270,12 +282,13 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
     if is_number(gold):
         gold = str(gold)
     if not isinstance(gold, str) or not gold.strip():
-        raise refused("answer", "a text that is not blank, or a number,")
+        raise refused("answer", "a text that is not blank, or a finite number below 1e308,")
     level = "0"
     if columns["level"] is not None:
         level = str(row[columns["level"]])
-        if not level.isdecimal():
-            raise refused("level", "a whole number of at least 0")
+        # Longer ones have no place in a table of evaluations.
+        if not level.isdecimal() or len(level) > LEVEL_DIGITS:
+            raise refused("level", f"a whole number from 0, of at most {LEVEL_DIGITS} digits,")
     text = template.replace("{prompt}", question)
     # An id by content and not by position, so that a history survives new rows and another order.
     return Problem(f"own/{digest_of(text)}", text, gold.strip(), int(level))

@@ -134,7 +134,7 @@ class Record:
         Raises
         ------
         ValueError
-            For a column that no round has.
+            For a column that none of these rounds has.
         """
         import pandas as pd
 

@@ -413,7 +413,9 @@ def _write_table(
     schemas = {name: schema for name, schema in schemas.items() if len(schema)}
     if not schemas:
         return
-    together = pa.unify_schemas(list(schemas.values()), promote_options="permissive")
+    # Runs may have columns of one name and types that nothing holds both of, as texts and numbers.
+    with reading(root):
+        together = pa.unify_schemas(list(schemas.values()), promote_options="permissive")
     together = together.append(pa.field("run", pa.string()))
     # Numbers with many digits are smaller byte by byte; everything else repeats itself.
     digits = [
