@@ -94,3 +94,27 @@ def test_a_run_with_dropout_repeats_itself_and_goes_on_as_if_it_had_not_stopped(
     [resumed] = go(wb.Run.resume(tmp_path / "stopped", lab=lab), 2)
     assert resumed["gradient_norm"] == whole[1]["gradient_norm"] > 0
     assert resumed["loss"] == whole[1]["loss"]
+
+
+def test_an_adapter_on_the_embedding_is_in_what_is_sampled():
+    policy = shaken(tiny_policy(lora={**LORA, "target_modules": ["q_proj", "embed_tokens"]}))
+    rollouts = policy.generate(PROMPTS, [2] * 6, SAMPLING, seed=1)
+    with torch.no_grad():
+        trained = policy.logprobs(rollouts).numpy()
+    assert np.abs(trained - rollouts.old_logprobs.padded()).max() < 1e-3
+
+
+@pytest.mark.parametrize("changed", [{"init_lora_weights": "olora"}, {"bias": "lora_only"}])
+def test_an_adapter_without_a_fixed_model_under_it_is_no_reference(changed):
+    """Their weights under the adapter differ from the loaded ones, at once or in training."""
+    policy = tiny_policy(lora={**LORA, **changed})
+    [name] = changed
+    with pytest.raises(ValueError, match=f"lora: {name}=.*kl"):
+        policy.frozen()
+
+
+def test_weights_of_another_shape_are_not_repeated_until_they_fit():
+    policy = tiny_policy(lora=LORA)
+    state = tiny_policy(lora={**LORA, "r": 1}).state_dict()
+    with pytest.raises(ValueError, match=r"state: .* shape"):
+        policy.load_state_dict(state)

@@ -771,6 +771,12 @@ def test_gdpo_normalises_each_part_before_it_sums():
         advantages.parts_normalized(parts, ["a"] * 4, weights=[1.0])
 
 
+def test_gdpo_has_no_signal_where_its_parts_are_opposites():
+    """The only right response is the only one that is too long: the parts cancel to 1e-16."""
+    parts = [[1, 0], [0, 1], [0, 1]]
+    assert advantages.parts_normalized(parts, ["a"] * 3).tolist() == [0.0] * 3
+
+
 def test_gdpo_reads_the_parts_of_the_method(tmp_path):
     parts = (wb.rewards.Correct(), wb.rewards.Overlong(weight=0.5))
     method = wb.methods.gdpo(4, reward=parts)

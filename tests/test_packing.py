@@ -13,8 +13,9 @@ from test_decoding import built
 
 from workbench.grpo import grpo_step, micro_batches
 from workbench.objectives import Objective
-from workbench.policies import packing
+from workbench.policies import Sampling, packing
 from workbench.policies import transformers as transformers_policy
+from workbench.problems import Problem
 from workbench.rollouts import Ragged, Rollouts
 
 PACKED = {
@@ -100,6 +101,13 @@ def test_other_models_are_padded(kind):
     assert policy.model.config._attn_implementation != packing.NAME
     _, stats, _, _ = step(policy, MIXED, ADVANTAGES)
     assert np.isfinite(stats.loss)
+
+
+def test_responses_stay_within_the_positions_that_a_model_has_learnt():
+    policy = built("gpt2", **PACKED["gpt2"][1], max_position_embeddings=16)
+    assert policy.max_length == 16
+    with pytest.raises(ValueError, match="max_length=16"):
+        policy.generate([Problem("a", "1+2=", "3")], [1], Sampling(max_new_tokens=40), 0)
 
 
 def test_a_model_that_computes_otherwise_is_padded(monkeypatch):
@@ -279,6 +287,18 @@ def test_micro_batches_of_packed_rows_count_a_prompt_once_for_its_group():
     assert split == [[0, 2], [5, 1, 4]]
     alone = [batch.tolist() for batch in micro_batches(MIXED, rows, 1, layout="packed")]
     assert alone == [[0], [2], [5], [1], [4]]
+
+
+def test_micro_batches_of_packed_rows_count_every_prompt_of_a_problem():
+    """A course lets rollouts of one problem begin with parts of a solution of different lengths."""
+    prompts = [[5] * 40, [5] * 50, [5] * 40, [5] * 60]
+    rollouts = Rollouts(
+        problem=["a"] * 4,
+        prompt=Ragged.of(prompts, np.int32),
+        response=Ragged.of([[4] * 5] * 4, np.int32),
+    )
+    batches = micro_batches(rollouts, np.arange(4), 100, layout="packed")
+    assert [batch.tolist() for batch in batches] == [[0, 2], [1], [3]]
 
 
 def test_micro_batches_of_rows_end_to_end_count_tokens_and_no_padding():

@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import tiny_policy
 from contract import LORA, responses, shaken
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoConfig
 
 import workbench.policies.transformers as room
@@ -96,6 +97,8 @@ def test_every_kind_of_device_has_a_size_of_chunks():
         (lambda: tiny_policy(template="{prompt} \\boxed{}"), "template"),
         (lambda: tiny_policy(template="{prompt"), "template"),
         (lambda: tiny_policy(template="{prompt}" * 1000), "template"),
+        (lambda: tiny_policy(rows=0), "rows"),
+        (lambda: tiny_policy(dtype="float64"), "dtype"),
         (lambda: Sampling(temperature=-1), "temperature"),
         (lambda: Sampling(top_p=0), "top_p"),
         (lambda: Sampling(max_new_tokens=0), "max_new_tokens"),
@@ -104,6 +107,30 @@ def test_every_kind_of_device_has_a_size_of_chunks():
 def test_bad_arguments(call, named):
     with pytest.raises(ValueError, match=named):
         call()
+
+
+def test_a_table_without_rows_has_no_log_probabilities(policy):
+    rollouts = policy.generate(["1+2="], [1], SAMPLING, 0).take(np.array([], dtype=np.int64))
+    logprobs, entropies = policy.logprobs(rollouts, entropy=True)
+    assert logprobs.shape == entropies.shape == (0, 0)
+
+
+def test_sampling_takes_numbers_of_numpy(policy):
+    sampling = Sampling(top_k=np.int64(5), max_new_tokens=4)
+    assert len(policy.generate(["1+2="], [2], sampling, 0)) == 2
+
+
+def test_a_token_that_begins_every_text_and_stands_for_the_unknown_loses_nothing():
+    """As OPT has it, with one token for the beginning, the end and the unknown."""
+    policy = tiny_policy()
+    policy.tokenizer = copy.deepcopy(policy.tokenizer)
+    unknown = policy.tokenizer.unk_token
+    policy.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{unknown} $A", special_tokens=[(unknown, policy.tokenizer.unk_token_id)]
+    )
+    policy.check_prompts([Problem("x", "1+2=", "3")])
+    with pytest.raises(ValueError, match="cannot express 'ß'"):
+        policy.check_prompts([Problem("x", "1+ß=", "3")])
 
 
 def test_template_surrounds_the_prompt():

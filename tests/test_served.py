@@ -180,6 +180,7 @@ def test_a_server_that_says_nothing_is_left_at_the_deadline(local):
             lambda: wb.labs.served("m", arithmetic(4), server=Server("http://here"), template="x"),
             "templ",
         ),
+        (lambda: ServedPolicy(Server("http://here"), "m", template="x"), "templ"),
     ],
 )
 def test_what_cannot_work_is_named_before_anything_is_sent(make, named):

@@ -157,7 +157,7 @@ def test_columns_of_the_evaluations_can_be_left_out(tmp_path):
     pack(tmp_path)
     assert "length" not in wb.load(tmp_path / "run").evals
     pack(tmp_path, evals=())
-    with pytest.raises(ValueError, match="levels=.* packed without levels"):
+    with pytest.raises(ValueError, match=r"levels=.* packed without levels"):
         wb.analysis.courses.scores(wb.load(tmp_path / "run"), levels=[1])
 
 

@@ -248,9 +248,13 @@ def parts_normalized(
     if parts.ndim != 2 or weights.shape != parts.shape[1:]:
         raise ValueError(f"parts {parts.shape} and weights {weights.shape}: (R, K) and (K,) needed")
     normalised = [group_normalized(part, groups, ddof=1, eps=eps) for part in parts.T]
-    return batch_normalized(
-        np.sum(weights[:, None] * normalised, axis=0), groups, baseline="group", ddof=1, eps=eps
-    )
+    weighted = weights[:, None] * normalised
+    sums = np.sum(weighted, axis=0)
+    # Parts that are opposites of each other leave a rounding error, which the deviation of a batch
+    # without anything else would make as large as a signal.
+    is_rounding = np.abs(sums) <= 1e-12 * np.sum(np.abs(weighted), axis=0)
+    sums[is_rounding] = 0.0
+    return batch_normalized(sums, groups, baseline="group", ddof=1, eps=eps)
 
 
 def asymmetric(rewards: Any, groups: Any, *, weighting: str = "linear") -> np.ndarray:

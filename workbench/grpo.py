@@ -306,17 +306,18 @@ def micro_batches(
     tokens : int
     layout : {"padded", "joined", "packed"}
         "padded": rows of similar length together, and the size is that of the padded rows.
-        "joined": rows in the order given, and the size is that of their tokens. "packed": rows of a
-        problem together, and the size is that of their responses and of one prompt for each
-        problem. Where the policy shares prefixes, fewer tokens are computed.
+        "joined": rows in the order given, and the size is that of their tokens. "packed": rows of
+        one prompt together, and the size is that of their responses and of each prompt once. Where
+        the policy shares prefixes, fewer tokens are computed.
     """
     prompts = rollouts.prompt.lengths[rows]
     responses = rollouts.lengths[rows]
     # Rows that share a cost are put side by side: a prompt when packed, the padding when padded.
     order: np.ndarray = np.arange(len(rows))
     if layout == "packed":
-        _, problem = rollouts.take(rows).problems()
-        order = np.argsort(problem, kind="stable")
+        # By their texts, as they are computed: a course gives one problem several prompts.
+        _, prompt = rollouts.prompt.take(rows).distinct()
+        order = np.argsort(prompt, kind="stable")
     elif layout == "padded":
         order = np.argsort(prompts + responses, kind="stable")
     batch: list[int] = []
@@ -326,7 +327,7 @@ def micro_batches(
         if layout == "padded":
             # In this order row i is the longest of the batch, so all are padded to its length.
             larger = (len(batch) + 1) * alone
-        elif layout == "packed" and batch and problem[batch[-1]] == problem[i]:
+        elif layout == "packed" and batch and prompt[batch[-1]] == prompt[i]:
             larger = size + responses[i]
         else:
             larger = size + alone
@@ -412,11 +413,12 @@ def marked(
     Returns
     -------
     Rollouts
-        With the columns advantage (of one for each token the mean), selected, trained (a gradient
-        came from the row), age in rounds, uses (rounds that selected the row, this one included),
-        clip_ratio at its latest update, update_entropy (nats) and logprob_diff at this one,
-        sampler_gap where another program samples, and weight where there are weights. NaN where
-        there was no update: a selected row of advantage 0 is not computed.
+        With the columns advantage (of one for each token the mean), selected, trained (advantage,
+        weight and replay leave the row a gradient), age in rounds, uses (rounds that selected the
+        row, this one included), clip_ratio at its latest update, update_entropy (nats) and
+        logprob_diff at this one, sampler_gap where another program samples, and weight where there
+        are weights. NaN where there was no update: a selected row of advantage 0 is computed only
+        where a KL penalty or an entropy term needs it.
     """
     size = len(rollouts)
     per_token = isinstance(advantages, Ragged)

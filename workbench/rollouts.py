@@ -151,6 +151,14 @@ class Ragged:
         out[mask] = self.values
         return out
 
+    def distinct(self) -> tuple[Ragged, np.ndarray]:
+        """Each different row once, in order of first appearance, and each row's number (R,)."""
+        rows = [self[row].tobytes() for row in range(len(self))]
+        numbers = {row: number for number, row in enumerate(dict.fromkeys(rows))}
+        number_of_row = np.array([numbers[row] for row in rows], dtype=np.int64)
+        _, first = np.unique(number_of_row, return_index=True)
+        return self.take(first), number_of_row
+
     def means(self) -> np.ndarray:
         """Mean of each row, (R,) float64; NaN for an empty row."""
         # All rows are summed in one pass; `minlength` keeps empty rows at the end.

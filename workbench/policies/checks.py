@@ -79,6 +79,25 @@ def check_vllm(device: str | None) -> None:
         )
 
 
+def check_reference(adapter: Any) -> None:
+    """Raise ValueError where a model without its adapter is not the model that was loaded.
+
+    Parameters
+    ----------
+    adapter : peft.LoraConfig
+    """
+    start, bias = getattr(adapter, "init_lora_weights", True), getattr(adapter, "bias", "none")
+    if start not in STARTS:
+        refused, why = f"init_lora_weights={start!r}", "changes the weights under the adapter"
+    elif bias != "none":
+        refused, why = f"bias={bias!r}", "trains weights beside the adapter"
+    else:
+        return
+    raise ValueError(
+        f"lora: {refused} {why}, so that a KL penalty has no reference; leave it out, or set kl=0"
+    )
+
+
 def check_hand_over(lora: Mapping[str, Any], merged: bool) -> None:
     """Raise ValueError for an adapter that cannot be handed over to vLLM.
 
@@ -258,7 +277,7 @@ def check_kernels(config: Mapping[str, Any], is_one: bool = False) -> None:
 
 def check_length(config: Any, max_length: int | None) -> None:
     """Raise ValueError when the model has fewer positions than asked for."""
-    limit = config.to_dict().get("max_position_embeddings")
+    limit = getattr(config, "max_position_embeddings", None)
     if max_length is not None and limit is not None and max_length > limit:
         raise ValueError(f"max_length={max_length}: the model has {limit} positions")
 

@@ -586,7 +586,7 @@ def restrict(probabilities: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         return probabilities
     scores = probabilities.log()
     if sampling.top_k:
-        scores = TopKLogitsWarper(sampling.top_k)(None, scores)
+        scores = TopKLogitsWarper(int(sampling.top_k))(None, scores)
     if sampling.top_p < 1:
         scores = TopPLogitsWarper(sampling.top_p)(None, scores)
     return probabilities.where(scores > -torch.inf, 0.0)

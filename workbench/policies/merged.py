@@ -40,10 +40,11 @@ def supports(policy: Any) -> bool:
     config = policy.model.config
     if policy.device.type != "cpu" or policy.head.weight.dtype not in PRECISIONS:
         return False
-    # An adapter on the head would be left out.
-    if type(policy.head) is not torch.nn.Linear:
-        return False
     if config.model_type not in FAMILIES or config.hidden_act != "silu":
+        return False
+    # Adapters on the head and on the embedding would be left out.
+    has_adapter = hasattr(policy.decoder.embed_tokens, "base_layer")
+    if has_adapter or type(policy.head) is not torch.nn.Linear:
         return False
     if config.rope_parameters.get("rope_type") not in STATIC_ROTATIONS:
         return False

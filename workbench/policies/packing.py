@@ -97,7 +97,9 @@ def pack(rollouts: Rollouts, device: Any, share_prefixes: bool = False) -> Packi
     With `share_prefixes`, the tokens that several responses to a prompt begin with are computed
     once for all of them, as the prompt itself always is.
     """
-    prompts, prompt_of_row = distinct(rollouts.prompt)
+    # Prompts are compared by their tokens and not by their problem, so two problems with one text
+    # share its computation too.
+    prompts, prompt_of_row = rollouts.prompt.distinct()
     tokens = without_last(rollouts.response).padded(fill=-1)
     start = len(prompts.values)  # of the responses among all tokens
     # The order in which rows are packed, which of its tokens each row computes itself, and where
@@ -161,19 +163,6 @@ def pack(rollouts: Rollouts, device: Any, share_prefixes: bool = False) -> Packi
         predictors=tensor(predictors),
         predicts=tensor(predicts),
     )
-
-
-def distinct(texts: Ragged) -> tuple[Ragged, np.ndarray]:
-    """Each different text once, in order of first appearance, and the number of each row's text
-    (R,).
-    """
-    # Prompts are compared by their tokens and not by their problem, so two problems with one text
-    # share its computation too.
-    keys = [texts[row].tobytes() for row in range(len(texts))]
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    number_of_row = np.array([numbers[key] for key in keys], dtype=np.int64)
-    _, first = np.unique(number_of_row, return_index=True)
-    return texts.take(first), number_of_row
 
 
 def whole_rows(prompts: Ragged, responses: Ragged, dtype: Any = np.int64) -> Ragged:

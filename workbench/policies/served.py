@@ -29,7 +29,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 import torch
 
-from workbench.policies import Plan, Sampling
+from workbench.policies import Plan, Sampling, checks
 from workbench.policies.decoding import LOGPROBS_OF_MARGINS, Told, Wanted
 from workbench.policies.merged import merged_weights
 from workbench.pools import Problem
@@ -217,7 +217,9 @@ class ServedPolicy:
     Notes
     -----
     Whether a seed gives the same response again is up to the server. A text ends before a stop
-    string.
+    string. What `Sampling` leaves at "all" is not in the request, since not every server knows it.
+    A server may then take it from the model's own generation config, as vLLM does: start that one
+    by `vllm serve --generation-config vllm`.
     """
 
     server: Server
@@ -229,6 +231,9 @@ class ServedPolicy:
     model = None
     parameter_count = 0
     device = torch.device("cpu")
+
+    def __post_init__(self) -> None:
+        checks.check_template(self.template)
 
     def generate(
         self,

@@ -42,7 +42,7 @@ from workbench.policies.memory import BYTES
 from workbench.policies.merged import MergedDecoder, is_plain, supports
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
-from workbench.utils.validation import shown
+from workbench.utils.validation import one_of, shown, whole_number
 
 # Logits held at once in float32, 128 MiB. On an NVIDIA GPU, where larger operations pay, 512 MiB.
 LOGIT_CHUNK = 2**25
@@ -114,6 +114,7 @@ class TransformersPolicy:
     ) -> None:
         checks.check_template(template, tokenizer)
         checks.check_tokenizer(tokenizer, model.get_input_embeddings().weight.shape[0])
+        whole_number("rows", rows, 1)
         self.model = model
         self.tokenizer = tokenizer
         self.template = template
@@ -131,6 +132,10 @@ class TransformersPolicy:
         core = model if isinstance(model, PreTrainedModel) else model.get_base_model()
         self.decoder = core.get_decoder()
         self.head = core.get_output_embeddings()
+        # Positions that are learnt, as those of GPT-2, end where the table of them does.
+        if any(hasattr(self.decoder, name) for name in ("wpe", "embed_positions")):
+            positions = core.config.max_position_embeddings
+            self.max_length = min(self.max_length or positions, positions)
         if float32_head and not isinstance(self.head, torch.nn.Linear):
             raise ValueError(
                 "float32_head=True: the head has an adapter of its own, whose logits have the "
@@ -193,6 +198,7 @@ class TransformersPolicy:
             Further arguments of the class.
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        one_of("dtype", dtype, BYTES)
         template = options.get("template", "{prompt}")
         config, tokenizer = checks.load_configuration(path, revision, template)
         checks.check_quantised(config, lora)
@@ -281,7 +287,7 @@ class TransformersPolicy:
         if asked.prefixes is not None:
             # Each different text of a prompt with its prefix once.
             whole = packing.whole_rows(encoded.take(owner), asked.prefixes, np.int32)
-            starts, start_of = packing.distinct(whole)
+            starts, start_of = whole.distinct()
             room -= asked.prefixes.lengths
 
         self.model.eval()
@@ -392,8 +398,11 @@ class TransformersPolicy:
             return
         problems = list(problems)
         for problem, ids in zip(problems, self.encode([each.prompt for each in problems])):
-            if unknown in ids:
-                lost = checks.lost_characters(self.tokenizer, problem.prompt)
+            if unknown not in ids:
+                continue
+            # Some tokenizers begin every text with the token that also stands for the unknown.
+            lost = checks.lost_characters(self.tokenizer, problem.prompt)
+            if lost:
                 raise ValueError(
                     f"problems: the model's tokenizer cannot express {''.join(lost)!r} in the "
                     f"prompt of {problem.id!r}, {shown(problem.prompt)}; change the prompt, leave "
@@ -479,6 +488,9 @@ class TransformersPolicy:
         entropy_gradient: bool = True,
     ) -> Any:
         """Log-probabilities of the response tokens by a forward pass; see `Policy.logprobs`."""
+        if not len(rollouts):
+            empty = torch.zeros(0, 0, device=self.device)
+            return (empty, empty) if entropy else empty
         # The token before predicts a token, so the first one of a response needs a prompt.
         if (rollouts.prompt.lengths == 0).any():
             raise ValueError("rollouts: a prompt has no tokens; every prompt needs at least one")
@@ -607,9 +619,16 @@ class TransformersPolicy:
 
         With LoRA it is the base model under the adapter, which takes no further memory; otherwise a
         copy.
+
+        Raises
+        ------
+        ValueError
+            For an adapter that changes the weights under it.
         """
         # A wrapper of peft: switching its adapter off gives the model as it was loaded.
         if not isinstance(self.model, PreTrainedModel):
+            for adapter in self.model.peft_config.values():
+                checks.check_reference(adapter)
             return _Reference(self)
         alone = copy.copy(self)
         # A reference never samples, so it needs neither the engine nor the sampler's scratch
@@ -641,6 +660,10 @@ class TransformersPolicy:
             raise ValueError(f"state: parameter names differ, as {unmatched[0]}")
         with torch.no_grad():
             for name, parameter in own.items():
+                # Copying alone would repeat what is too small.
+                if state[name].shape != parameter.shape:
+                    shapes = tuple(state[name].shape), tuple(parameter.shape)
+                    raise ValueError(f"state: {name} has the shape {shapes[0]}, not {shapes[1]}")
                 parameter.copy_(state[name])
 
     def save(self, path: Any) -> None:
