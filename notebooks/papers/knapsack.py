@@ -903,7 +903,9 @@ CLAIMS_OF_FIGURES: tuple[tuple[Claim, Callable[[Pair], Measurement]], ...] = (
     ),
     (
         _claim(
-            "the error of p falls, visit 5 after visit 2, points", ".25 to .08", direction="below"
+            "GRPO's error of p falls, visit 5 after visit 2, points",
+            ".25 to .08",
+            direction="below",
         ),
         _error_falls,
     ),

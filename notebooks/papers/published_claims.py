@@ -79,7 +79,8 @@ PODS = (
             arm="regimes/pods-batch/pods", baseline="regimes/pods-batch/grpo-8", unit="l40s"
         ),
     ),
-    # Both sample 32 rollouts a problem, so equal rounds are equal rollouts, as in the figure.
+    # Both sample 32 rollouts a problem, so equal rounds are equal rollouts. The figure has equal
+    # rollouts in an update, and training time on its axis.
     Claim(
         paper="PODS",
         claim="accuracy above GRPO with n = 32 on all of them, equal rollouts, points",
