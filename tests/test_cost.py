@@ -107,10 +107,16 @@ class TestBreakEven:
         found = break_even(SAMPLER, TRAINER)
         assert found.estimate == pytest.approx(2 / 3)
         assert found.cheaper_below
-        # Without any spread between pairs nothing but the point itself is undecided, and no price
-        # on the grid is that point.
-        assert np.isnan(found.low) and np.isnan(found.high)
+        # Without any spread between pairs nothing but the point itself is undecided.
+        assert found.low == pytest.approx(2 / 3) == found.high
         assert not break_even(TRAINER, SAMPLER).cheaper_below
+        assert np.isnan(break_even(SAMPLER[:1], TRAINER[:1]).low)
+
+    def test_an_interval_between_two_prices_of_the_grid_is_found(self):
+        ours = [Tokens(400, 100, True), Tokens(401, 100.1, True)]
+        baseline = [Tokens(100, 300, True), Tokens(100.2, 300.1, True)]
+        found = break_even(ours, baseline)
+        assert 0.6 < found.low < found.estimate < found.high < 0.7
 
     @pytest.mark.parametrize("prices", [(0.5, 1, 2), (1, 2), (0.25, 0.5, 1)])
     def test_a_root_on_the_grid_is_found_at_either_end_and_between(self, prices):

@@ -163,6 +163,30 @@ class TestLearningCurves:
         first, second = ax.lines
         assert first.get_color() != second.get_color()
 
+    def test_a_new_line_looks_unlike_those_that_are_there(self):
+        ax = plots.learning_curve({"alpha": RECORDS[0]})
+        plots.learning_curve({"pods": RECORDS[1]}, ax=ax)
+        styles = {(line.get_color(), line.get_linestyle()) for line in ax.lines}
+        assert len(styles) == 2
+
+    def test_a_column_without_numbers_has_no_label_at_its_end(self):
+        drawn(plots.learning_curve({"grpo": RECORDS[0]}, y="kl", legend="direct"))
+
+    def test_seeds_that_share_no_stretch_have_no_mean(self, tmp_path):
+        for seed, rollouts in enumerate(((10, 10), (50,))):
+            scores = ((0, 0.25), (len(rollouts), 0.75))
+            columns = {"reward": [0.5] * len(rollouts)}
+            options = {"rollouts": rollouts, "scores": scores, "columns": columns}
+            write(tmp_path, "a", seed, **options)
+        ax = plots.learning_curve(load_all(tmp_path), x="rollouts", y="reward")
+        [line] = ax.lines
+        assert not len(line.get_xdata())
+
+    def test_a_record_without_rounds_is_named(self, tmp_path):
+        write(tmp_path, "a", rollouts=(), scores=((0, 0.25),))
+        with pytest.raises(ValueError, match="it has no round yet"):
+            plots.learning_curve(load_all(tmp_path), y="reward")
+
     def test_unknown_columns_are_named(self):
         with pytest.raises(ValueError, match="'magic'"):
             plots.learning_curve(RECORDS, y="magic")
@@ -190,6 +214,15 @@ class TestOneSetting:
         assert heights == [0.25, 0.25, 0.75, 0.75]
         with pytest.raises(ValueError, match="rounds=7"):
             plots.accuracy_by_level(load_all(tmp_path)["a"], rounds=[7])
+
+    def test_bars_are_of_all_seeds_or_not_there(self, tmp_path):
+        write(tmp_path, "a", 0, scores=((0, 0.25), (1, 0.5), (2, 0.75)))
+        write(tmp_path, "a", 1, scores=((0, 0.25), (1, 0.5)), rollouts=(10,))
+        group = load_all(tmp_path)["a"]
+        texts_of_bars = [bar.get_label() for bar in plots.accuracy_by_level(group).containers]
+        assert texts_of_bars == ["round 0", "round 1"]
+        with pytest.raises(ValueError, match="rounds"):
+            plots.accuracy_by_level(group, rounds=[0, 2])
 
     def test_shares_of_groups_add_up_to_one(self, tmp_path):
         columns = {"all_negative": [0.5, 0.25], "all_positive": [0.25, 0.25]}

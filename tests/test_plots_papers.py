@@ -70,6 +70,14 @@ class TestRows:
         assert points.get_xdata().tolist() == [0.3, 0.35, 0.2]
         assert points.get_ydata().tolist() == [2, 1, 0]
 
+    def test_differences_name_the_pairs_that_they_are_of(self):
+        table = pd.DataFrame(
+            {"n": [5], "pairs": [2], "difference": [1.0], "low": [-1.0], "high": [3.0]},
+            index=["other"],
+        )
+        [tick] = plots.differences(table).get_yticklabels()
+        assert tick.get_text() == "other (2 seeds)"
+
     def test_differences_leave_the_baseline_out_and_show_which_are_clear(self):
         ax = plots.differences(TABLE, baseline="grpo")
         assert rows(ax) == ["pods (3 seeds)", "cbs (2 seeds)"]

@@ -179,6 +179,35 @@ def test_the_rate_that_was_taken_has_a_circle_between_those_that_were_tried():
     assert circle.get_ydata()[0] == pytest.approx(4000 * 2**0.5)
 
 
+def test_the_circle_lies_on_the_line_of_the_optimizer_steps_that_were_taken():
+    rows = [
+        {"arm": "a", "mini_batches": steps, "learning_rate": rate, "cost": cost, "reached": True}
+        for steps, costs in {1: (8000.0, 2000.0), 4: (3000.0, 30000.0)}.items()
+        for rate, cost in zip((4e-4, 8e-4), costs)
+    ]
+    ax = Figure().subplots()
+    table = pd.DataFrame(rows).assign(collapsed=False)
+    tuning_curves(table, {"a": 8e-4}, labels=["a"], ax=ax, steps={"a": 1})
+    lines = [line.get_ydata() for line in ax.lines if str(line.get_label()) == "_a"]
+    assert np.allclose(lines, [[8000, 2000], [3000, 30000]])
+    [circle] = [line for line in ax.lines if line.get_markersize() == 11]
+    assert circle.get_ydata()[0] == pytest.approx(2000)
+
+
+def test_a_figure_of_an_interrupted_trial_leaves_out_what_has_no_pair(grpo):
+    records = {"grpo": {0: grpo[0]}, "ar3po": {1: runs("ar3po", 2)[1]}}
+    found = answer.answers({"ar3po": records["ar3po"]}, records["grpo"], target=0.338)
+    figure = wb.plots.trial(records, answer.table(found), baseline="grpo", target=0.338)
+    assert not figure.axes[3].axison
+
+
+def test_the_headline_names_what_is_counted_as_the_sentence_does():
+    row = {"arm": "mine", "verdict": "worse", "ratio": 1.5, "seeds": 9}
+    table = pd.DataFrame([row])
+    assert headline(table, "grpo", "round") == "mine needs 50 % more rounds than grpo (9 seeds)"
+    assert "more FLOPs" in headline(table, "grpo", "flops")
+
+
 @pytest.mark.parametrize(
     ("state", "words"),
     [

@@ -193,7 +193,7 @@ class BreakEven(NamedTuple):
     `estimate` is NaN where one of them is cheaper at every price tried; `cheaper_below` says
     whether the arm is the cheaper one below the break-even price (or everywhere). The interval
     holds all prices at which the interval of the cost ratio holds 1; its ends are 0 and inf where
-    that goes on beyond the prices tried, and NaN where it does so nowhere.
+    that goes on beyond the prices tried, and NaN where it holds 1 at none of them.
     """
 
     estimate: float
@@ -318,11 +318,17 @@ def break_even(
     if len(turns):
         estimate = float(brentq(advantage, grid[turns[0]], grid[turns[0] + 1]))
     cheaper_below = bool(values[0] < 0)
+    # An interval may lie between two prices of the grid, and its estimate is in it.
+    if len(turns):
+        grid = np.sort(np.append(grid, estimate))
     # The interval of the price holds what the data cannot exclude: every price at which the
     # interval of the cost ratio holds 1. The grid finds it roughly, bisection then its two edges.
     undecided = np.flatnonzero([excluded(price) < 0 for price in grid])
+    # Ratios without any spread are undecided at the estimate alone, up to rounding. A single one
+    # has no interval.
     if not len(undecided):
-        return BreakEven(estimate, np.nan, np.nan, cheaper_below)
+        end = estimate if len(arm) > 1 else np.nan
+        return BreakEven(estimate, end, end, cheaper_below)
     first, last = undecided[[0, -1]]
     # An interval that reaches the end of the grid goes on beyond it as far as is known.
     low = 0.0 if first == 0 else bisect(excluded, grid[first - 1], grid[first])

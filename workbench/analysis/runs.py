@@ -20,8 +20,9 @@ from workbench.records import Record, record_paths
 
 Arms = Mapping[str, Sequence[Record]]
 
-# Characters of a label in which differences are spelled out; beyond it the path is clearer.
-LONGEST_LABEL = 60
+# Characters of a label in which differences are spelled out; beyond it the path is clearer, since
+# figures cut out the middle of longer ones.
+LONGEST_LABEL = 48
 
 # What two runs may differ in and still be seeds of one another.
 FREE_ARGUMENTS = ("seed", "evaluate_every", "checkpoint_every")

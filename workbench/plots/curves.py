@@ -35,7 +35,6 @@ from workbench.plots.style import (
     seeds,
     short_numbers,
     style,
-    without_seeds,
 )
 from workbench.records import Record
 from workbench.utils.validation import one_of
@@ -85,11 +84,9 @@ def learning_curve(
     everyone = [record for group in groups.values() for record in group]
     labels = {"xlabel": AXIS_LABELS.get(name, name), "ylabel": axis_label(y, everyone)}
     with framed(**{**labels, **frame}) as ax:
-        # Looks depend on all labels of a figure. What earlier calls drew is counted first, so
-        # that new lines look unlike the old ones.
-        drawn = [str(line.get_label()) for line in ax.lines]
-        taken = [without_seeds(label) for label in drawn if not label.startswith("_")]
-        styles = looks([*taken, *groups])
+        # New lines look unlike those that earlier calls have drawn.
+        drawn = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
+        styles = looks(groups, taken=[line.get_color() for line in drawn])
         curves = {
             label: [curve(record, x, y, smooth) for record in group]
             for label, group in groups.items()
@@ -148,10 +145,14 @@ def accuracy_by_level(records: Any, *, rounds: Sequence[int] | None = None, **fr
             f"{group[0].path}: the levels of its held-out problems were left out when it was packed"
         )
     # A set, since a run that was evaluated once has one round that is first and last.
+    # Those of all seeds, or bars would be of different ones.
+    known = sorted(set.intersection(*[set(evaluations(run)["round"].tolist()) for run in group]))
+    if not known:
+        raise ValueError(f"{group[0].path}: no round after which all seeds were evaluated")
     if rounds is None:
-        rounds = sorted({int(evals["round"].min()), int(evals["round"].max())})
+        rounds = sorted({known[0], known[-1]})
     for number in rounds:
-        one_of("rounds", int(number), sorted({int(known) for known in evals["round"]}))
+        one_of("rounds", int(number), known)
     evals = evals.assign(accuracy=evals["correct"] / evals["samples"])
     table = evals.pivot_table(index="level", columns="round", values="accuracy")
     table = table[list(rounds)].rename(columns=lambda number: f"round {number}")
@@ -178,8 +179,9 @@ def zero_gradient(records: Any, *, smooth: int = 5, **frame: Any) -> Axes:
     tables = pd.concat([record.rounds for record in group], ignore_index=True)
     if tables.empty:
         raise ValueError(f"{group[0].path}: it has no round yet")
-    # The mean over seeds first, and then the moving mean over rounds.
+    # The mean over seeds first, as far as all of them go, and then the moving mean over rounds.
     rounds = tables.groupby("round")[["all_negative", "all_positive"]].mean()
+    rounds = rounds.loc[: _common_end(group)]
     smoothed = rounds.rolling(smooth, min_periods=1).mean()
     wrong, right = smoothed["all_negative"], smoothed["all_positive"]
     shares = {"all right": right, "mixed": 1 - wrong - right, "all wrong": wrong}
@@ -211,7 +213,7 @@ def by_level(table: pd.DataFrame, **frame: Any) -> Axes:
         raise ValueError(
             "table: it is empty; a row for each level and a column for each series are needed"
         )
-    labels = {"xlabel": "level (operations in a chain)", "ylabel": "held-out accuracy"}
+    labels = {"xlabel": "difficulty level", "ylabel": "held-out accuracy"}
     with framed(**{**labels, **frame}) as ax:
         bars = table.rename(columns=plain)
         bars.plot.bar(ax=ax, width=0.8, rot=0, color=PALETTE, legend=False)
@@ -242,10 +244,11 @@ def overview(records: Any, *, figure: Figure | None = None) -> Figure:
             for record in group:
                 by_round = record.rounds.set_index("round")["reward"]
                 reward.plot(by_round, color=PALETTE[0], alpha=0.3, lw=1)
-            smoothed = rounds.groupby("round")["reward"].mean().rolling(10, min_periods=1).mean()
+            means = rounds.groupby("round")["reward"].mean().loc[: _common_end(group)]
+            smoothed = means.rolling(10, min_periods=1).mean()
             reward.plot(smoothed, color=PALETTE[0], label="mean of 10 rounds")
             short_numbers(reward, "round")
-            zero_gradient(group, title="Only mixed groups have a gradient", ax=shares)
+            zero_gradient(group, title="Problems by outcome of their rollouts", ax=shares)
         if all(len(record.evals) for record in group):
             sampled_and_greedy(group, title="Held-out problems", legend="above", ax=accuracy)
         # Packing may have left the levels out.
@@ -321,8 +324,12 @@ def band(
     places = curves[0][0]
     places = places[(places >= start) & (places <= stop)]
     # The curve goes on to the very end that was asked for, between two points if need be.
-    if end is not None and stop > (places[-1] if len(places) else -np.inf):
+    if end is not None and stop >= start and stop > (places[-1] if len(places) else -np.inf):
         places = np.append(places, stop)
+    if not len(places):
+        # Seeds that share no stretch have no mean; the legend names them all the same.
+        ax.plot([], [], color=look.colour, ls=look.dash, label=label)
+        return
     # (seeds, places), whatever rounds or costs the seeds were evaluated at.
     values = np.array([np.interp(places, x, y) for x, y in curves])
     intervals = np.array([mean_interval(column) for column in values.T])
@@ -356,10 +363,8 @@ def axis_label(y: str, records: Sequence[Record] = ()) -> str:
     if y.startswith("pass@"):
         return f"held-out {y}"
     label = AXIS_LABELS.get(y, plain(y))
-    # Three are enough to see whether the samples differ, and every one has to be read from the
-    # disk.
-    evaluations = [record.evals for record in records[:3]] if y == "accuracy" else []
-    samples = {int(evals["samples"].iloc[0]) for evals in evaluations if len(evals)}
+    tables = [record.evals for record in records] if y == "accuracy" else []
+    samples = {int(evals["samples"].iloc[0]) for evals in tables if len(evals)}
     return label.replace("@k", f"@{samples.pop()}") if len(samples) == 1 else label
 
 
@@ -373,6 +378,11 @@ def who(records: Sequence[Record]) -> str:
     if len(records) == 1:
         return f"{known}, seed {records[0].manifest['seed']}"
     return f"{known}, {seeds([len(records)])}"
+
+
+def _common_end(records: Sequence[Record]) -> int:
+    """The last round that all seeds have; of those that have begun, the first to end."""
+    return min(int(record.rounds["round"].max()) for record in records if len(record.rounds))
 
 
 def _usual(records: Sequence[Record]) -> dict[str, str]:
@@ -400,6 +410,8 @@ def curve(record: Record, x: Any, y: str, smooth: int = 1) -> tuple[np.ndarray, 
         # Spending is known by round, of which only the evaluated ones have a score.
         return places.loc[values.index].to_numpy(), values.to_numpy()
     rounds = record.rounds
+    if rounds.empty:
+        raise ValueError(f"{record.path}: it has no round yet")
     # Columns of text, such as warnings, cannot be drawn.
     known = [name for name in rounds if rounds[name].dtype.kind in "iufb"]
     one_of("y", y, [*known, "accuracy", "greedy", "pass@k"])

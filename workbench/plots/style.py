@@ -15,6 +15,7 @@ from __future__ import annotations
 import io
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,7 +111,7 @@ def new_axes(height: float = HEIGHT, width: float = WIDTH) -> Axes:
     return plt.subplots(figsize=(width, height), layout="constrained")[1]
 
 
-def looks(labels: Iterable[str]) -> dict[str, Look]:
+def looks(labels: Iterable[str], taken: Iterable[str] = ()) -> dict[str, Look]:
     """Colour, dash and marker of every label, the same in every figure.
 
     A label that begins with the name of a method has its colour; the second and later settings of
@@ -120,6 +121,8 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
     ----------
     labels : texts
         In the order in which they are drawn.
+    taken : colours
+        Of lines that are on the same Axes already.
 
     Returns
     -------
@@ -135,10 +138,11 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
     """
     labels = list(labels)
     own = {label: _method_colour(label) for label in labels}
+    used = Counter(taken)
     # Labels that are no method must not look like one that is in the same figure. Where all
     # colours are taken, some have to be used twice.
-    free = [colour for colour in PALETTE if colour not in own.values()] or list(PALETTE)
-    used: dict[str, int] = {}
+    not_free = {*own.values(), *used}
+    free = [colour for colour in PALETTE if colour not in not_free] or list(PALETTE)
     by_label = {}
     others = 0
     for label in labels:
@@ -147,8 +151,8 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
             colour = free[others % len(free)]
             others += 1
         # How often the colour has been used so far decides the dashes and the marker.
-        turn = used.get(colour, 0)
-        used[colour] = turn + 1
+        turn = used[colour]
+        used[colour] += 1
         by_label[label] = Look(colour, DASHES[turn % len(DASHES)], MARKERS[turn % len(MARKERS)])
     return by_label
 
@@ -276,18 +280,21 @@ def label_ends(ax: Axes) -> None:
     ax : Axes
         Lines whose label begins with an underscore are passed over.
     """
-    lines = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
-    if not lines:
+    ends = {}
+    for line in ax.lines:
+        points = np.asarray(line.get_xydata(), dtype=float)
+        # The last point that is there: a line may end in NaN, or consist of nothing else.
+        points = points[np.isfinite(points).all(axis=1)]
+        if len(points) and not str(line.get_label()).startswith("_"):
+            ends[line] = points[-1]
+    if not ends:
         return
-    # The last point that is there: a line may end in NaN.
-    points = [np.asarray(line.get_xydata(), dtype=float) for line in lines]
-    ends = [xy[np.isfinite(xy).all(axis=1)][-1] for xy in points]
     # Matplotlib sets the limits lazily, and the transform does not know them before.
     ax.autoscale_view()
     # Distances count as they look, in shares of the axes, also where the scale is logarithmic.
     to_axes = ax.transData + ax.transAxes.inverted()
-    heights = to_axes.transform(ends)[:, 1]
-    for line, height in zip(lines, spread(heights, LABEL_GAP, top=1.0)):
+    heights = to_axes.transform(list(ends.values()))[:, 1]
+    for line, height in zip(ends, spread(heights, LABEL_GAP, top=1.0)):
         ax.annotate(
             str(line.get_label()),
             (1.01, height),
@@ -360,7 +367,7 @@ def ratio_ticks(
         What a tick is called; by default a plain number.
     """
     for mantissas in TICKS:
-        decades = 10.0 ** np.arange(-9, 19)
+        decades = 10.0 ** np.arange(-9, 25)
         ticks = np.outer(decades, mantissas).ravel()
         ticks = ticks[(low <= ticks) & (ticks <= high)]
         if len(ticks) <= most:

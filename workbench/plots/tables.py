@@ -58,7 +58,7 @@ def differences(
     ) as ax:
         filled = verdicts_on_gains(table) != "open" if "pairs" in table else None
         estimates(ax, table, "difference", [PALETTE[0]] * len(table), filled=filled)
-        name_rows(ax, table)
+        name_rows(ax, table, table.get("pairs"))
         ax.locator_params(axis="x", nbins=6)
     return ax
 
@@ -106,9 +106,13 @@ def height_of_rows(rows: int) -> float:
     return 1.2 + 0.32 * rows
 
 
-def name_rows(ax: Axes, table: pd.DataFrame) -> None:
-    """Name the rows of a table at the y axis, with the number of seeds where the table has it."""
-    ax.set_yticks(from_above(table), with_seeds(table.index, table.get("n")))
+def name_rows(ax: Axes, table: pd.DataFrame, counts: pd.Series | None = None) -> None:
+    """Name the rows of a table at the y axis, with the number of seeds where it is known.
+
+    That is `counts`, or else the column n of the table.
+    """
+    counts = table.get("n") if counts is None else counts
+    ax.set_yticks(from_above(table), with_seeds(table.index, counts))
     ax.set_ylim(-0.6, len(table) - 0.4)
     ax.grid(visible=False, axis="y")
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from workbench.analysis import cost
-from workbench.analysis.courses import Course, name_of, of_common_seeds, read
+from workbench.analysis.courses import UNITS, Course, name_of, of_common_seeds, read
 from workbench.analysis.sequential import BAND
 from workbench.analysis.targets import crossings
 from workbench.plots.curves import AXIS_LABELS, learning_curve
@@ -34,6 +34,7 @@ from workbench.plots.style import (
     without_seeds,
 )
 from workbench.plots.tables import interval, mark_price, prices
+from workbench.records import Record
 
 PRICES = tuple(float(price) for price in np.geomspace(0.03, 30, 31))
 
@@ -93,13 +94,23 @@ def trial(
         else:
             chosen = table.set_index("arm")["learning_rate"].to_dict()
             chosen[baseline] = table["baseline_learning_rate"].max()
-            tuning_curves(tuning, chosen, labels=list(groups), ax=tuned)
-        if len(groups) > 1:
+            steps = {label: _steps(runs[0]) for label, runs in groups.items()}
+            tuning_curves(tuning, chosen, labels=list(groups), ax=tuned, steps=steps)
+        # After an interruption an arm may have no seed that the baseline has.
+        seeds_there = courses[baseline].keys()
+        courses = {label: runs for label, runs in courses.items() if runs.keys() & seeds_there}
+        if len(courses) > 1:
             _by_price(by_price, courses, baseline, target)
         else:
             by_price.set_axis_off()
         heading(figure, headline(table, baseline, measure) if title is None else title)
     return figure
+
+
+def _steps(record: Record) -> float:
+    """The optimizer steps of a round that a run was asked for; NaN where its record has none."""
+    steps = record.manifest.get("arguments", {}).get("mini_batches")
+    return np.nan if steps is None else steps
 
 
 def headline(table: pd.DataFrame, baseline: str, measure: Any = "rollouts") -> str:
@@ -118,7 +129,7 @@ def headline(table: pd.DataFrame, baseline: str, measure: Any = "rollouts") -> s
     >>> headline(pd.DataFrame([row]), "grpo")
     'mine needs 19 % fewer rollouts than grpo (9 seeds)'
     """
-    what = name_of(measure).replace("_", " ")
+    what = UNITS.get(name_of(measure), name_of(measure))
     # Arms that were put aside have sentences of their own, unless there is nothing else.
     compared = table[table["ratio"].notna()]
     table = compared if len(compared) else table
@@ -193,7 +204,12 @@ def _by_seed(
 
 
 def tuning_curves(
-    tuning: pd.DataFrame, chosen: Mapping[str, float], *, labels: Sequence[str], ax: Axes
+    tuning: pd.DataFrame,
+    chosen: Mapping[str, float],
+    *,
+    labels: Sequence[str],
+    ax: Axes,
+    steps: Mapping[str, float] | None = None,
 ) -> None:
     """Cost to the target by learning rate: a line through the means of every arm, a dot a run.
 
@@ -208,12 +224,21 @@ def tuning_curves(
     chosen : dict from label to the learning rate that was taken
     labels : names of the arms
     ax : Axes
+    steps : dict from label to the optimizer steps of a round that were taken, optional
+        Where several were tuned.
     """
     for label, look in looks(labels).items():
         runs = tuning[tuning["arm"] == label]
-        logs = np.log(runs["cost"]).groupby(runs["learning_rate"]).mean()
-        means = np.exp(logs[np.isfinite(logs)])
-        ax.plot(means.index, means, color=look.colour, ls=look.dash, lw=1.3, label=f"_{label}")
+        means = pd.Series(dtype=float)
+        # A line for each number of optimizer steps; the circle is on that of those taken.
+        numbers = runs.get("mini_batches", pd.Series(np.nan, runs.index))
+        for number, of_number in runs.groupby(numbers, dropna=False):
+            logs = np.log(of_number["cost"]).groupby(of_number["learning_rate"]).mean()
+            line = np.exp(logs[np.isfinite(logs)])
+            ax.plot(line.index, line, color=look.colour, ls=look.dash, lw=1.3, label=f"_{label}")
+            taken = (steps or {}).get(label, np.nan)
+            if taken == number or pd.isna(taken) or pd.isna(number):
+                means = line
         collapsed = runs["collapsed"].astype(bool)
         for row in runs[np.isfinite(runs["cost"]) & ~collapsed].to_dict("records"):
             face = look.colour if row["reached"] else "none"

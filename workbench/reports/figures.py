@@ -58,7 +58,7 @@ def curves(groups: Groups) -> list[dict[str, Any]]:
         if runs:
             evaluated[label] = runs
     figures = []
-    if evaluated:
+    if evaluated and _comparable(evaluated):
         figures = [_curve(evaluated, **curve) for curve in CAPTIONS["held_out"]]
     # By level there is a bar for each level and round; several labels would be too many bars.
     # Packing may have left the levels out.
@@ -68,6 +68,15 @@ def curves(groups: Groups) -> list[dict[str, Any]]:
         caption = f"{name}, at the first and the last evaluation."
         figures.append(drawn(lambda ax: plots.accuracy_by_level(runs, ax=ax), name, caption))
     return figures + _round_curves(groups, CAPTIONS["curves"])
+
+
+def _comparable(groups: Groups) -> bool:
+    """Whether all runs have the same held-out problems; `tables.comparison` says why not."""
+    try:
+        comparisons.comparable(groups)
+    except ValueError:
+        return False
+    return True
 
 
 def mechanisms(groups: Groups) -> list[dict[str, Any]]:

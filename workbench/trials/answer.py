@@ -173,6 +173,7 @@ def answers(
         if seeds:
             ratios[label] = ratio_to_target(*[of_arm.values() for of_arm in crossed[label]])
     read_off = readings(ratios, looks, level=level, band=band)
+    tested = sum(bool(np.isfinite(reading.p)) for reading in read_off.values())
     found = {}
     for label, runs in arms.items():
         mine, others = pairs[label]
@@ -207,7 +208,7 @@ def answers(
             known=reading.known,
             break_even=_break_even(mine, others, target) if all_reached else None,
             baseline=baseline,
-            arms=len(arms),
+            arms=tested,
             tuned=tuned,
             band=band,
         )

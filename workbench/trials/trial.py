@@ -272,6 +272,7 @@ class Trial:
         of_rows = [tunings[label] for label in rows["arm"]]
         rows["rate_low"] = [tuned.low for tuned in of_rows]
         rows["rate_high"] = [tuned.high for tuned in of_rows]
+        rows["mini_batches"] = [tuned.best.mini_batches for tuned in of_rows]
         rows["at_edge"] = [tuned.at_edge for tuned in of_rows]
         rows["collapsed"] = [tuned.collapsed for tuned in of_rows]
         put_aside = self._put_aside()
