@@ -186,6 +186,11 @@ READ = [
     ("The answer is A, also C", "AC"),
     ("The answer is either A or B", "AB"),
     ("The answer is both A and D", "AD"),
+    ("(D) Both A and B", "D"),
+    ("D) Both A and B", "D"),
+    ("The answer is (D) both A and B", "D"),
+    (r"\boxed{D. \text{Both A and B}}", "D"),
+    ("The answer is D (both A and B).", "D"),
     ("The answer is (A) (B)", "AB"),
     ("The answer is A/B/C", "ABC"),
     ("The answer is A & D", "AD"),
@@ -236,6 +241,7 @@ def test_what_is_read(choice):
 
 
 def test_an_answer_may_have_the_text_of_its_option(choice):
+    assert choice.score([r"\boxed{\text{Paris}}"], ["B. Paris"]).correct.all()
     responses = [
         r"so \boxed{11 m}",
         "The answer is **11 m**.",

@@ -111,6 +111,16 @@ VERDICTS = {
         json.dumps({"function": "f", "calls": [[[], [1, [2.0, 3]]]]}),
         "ok",
     ),
+    "calls dict": (
+        "def f(): return {'a': 0.1 + 0.2, 'b': (1, 2)}",
+        json.dumps({"function": "f", "calls": [[[], {"a": 0.3, "b": [1, 2]}]]}),
+        "ok",
+    ),
+    "calls dict of others": (
+        "def f(): return {'a': 1, 'b': 2}",
+        json.dumps({"function": "f", "calls": [[[], {"a": 1}]]}),
+        "wrong",
+    ),
     "apps wrapped": (
         "class Solution:\n    def f(self, x): return [x]",
         json.dumps({"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1], [[2]]]}),

@@ -174,8 +174,12 @@ def test_reasoning_gym():
     assert len(train) == 30
     assert not set(ids(train)) & set(ids(held_out))
     assert all("boxed" in p.prompt and np.isfinite(float(p.answer)) for p in train)
+    others = reasoning_gym("chain_sum", 30, seed=2)
+    assert len(set(ids(train)) & set(ids(others))) < 15, "pools of other seeds are other pools"
     with pytest.raises(ValueError, match="no_such_task"):
         reasoning_gym("no_such_task", 5)
+    with pytest.raises(ValueError, match="size"):
+        reasoning_gym("chain_sum", 5, size=5)
 
 
 @pytest.mark.parametrize("regime", ["knapsack", "ar3po"])

@@ -75,6 +75,8 @@ def in_tags(answer):
         (r"2\sqrt{2}", "2", "wrong"),
         ("42", "42", "ok"),
         ("The answer is 42.", "42", "ok"),
+        ("18 dollars", "18", "ok"),
+        ("Monday", "Monday", "ok"),
         ("41 or 42", "42", "wrong"),
     ],
 )

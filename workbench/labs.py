@@ -340,7 +340,7 @@ def tiny(
         base, where no run of 16 collapsed in 150 rounds (`docs/base-model.md`). Another method has
         another best rate, which `workbench.trial` finds.
     seed : int
-        Of the pools.
+        Of the pools. A stream of problems draws by the seed of the run.
     model : path, optional
         Directory of another model.
     threads : int

@@ -34,6 +34,7 @@ from workbench.utils.numbers import ratio_text
 
 __all__ = [
     "ARMS",
+    "LOWER",
     "RUNGS",
     "agreement",
     "correlations",
@@ -49,6 +50,8 @@ RUNGS = {
     "0.34 million": "regimes/ladder-large",
     "135 million": "regimes/ladder-smollm2",
 }
+# The last rung with other rates, of which nearly all arms took the highest one.
+LOWER = {"135 million, to 1.1e-3": "regimes/ladder-smollm2-low"}
 ARMS = {
     "pods": "PODS",
     "ar3po": "AR3PO",
@@ -71,21 +74,24 @@ TABLES = (
     ("cbs_table2", "GRPO + CBS*", "CBS", "average", 1),
 )
 # What the two axes of the figure show.
-RATIOS = (0.35, 20)
+RATIOS = (0.3, 20)
 POINTS = (-60, 60)
 # PODS's released runs: Qwen2.5-3B on GSM8K, on one L40S.
 RELEASED = ("max-variance 64 to 16", "GRPO 16")
 
 
-def shelves(runs: Any) -> dict[str, Shelf]:
+def shelves(runs: Any, folders: Mapping[str, str] = RUNGS) -> dict[str, Shelf]:
     """The recorded trial of each rung, by its size.
 
     Parameters
     ----------
     runs : path
         Such as data/runs.
+    folders : dict from size to its folder there, optional
+        `RUNGS` or `LOWER`.
     """
-    return {size: Shelf(Path(runs, folder), {**BASELINE, **ARMS}) for size, folder in RUNGS.items()}
+    arms = {**BASELINE, **ARMS}
+    return {size: Shelf(Path(runs, folder), arms) for size, folder in folders.items()}
 
 
 def effects(rungs: Mapping[str, Shelf]) -> pd.DataFrame:

@@ -44,6 +44,7 @@ def arithmetic(
         The levels to draw from, in equal shares; a level named twice has twice the share. A level
         with fewer distinct problems than its share gives all it has, and the others make up for it.
     seed : int
+        Of a `Pool`. A `Stream` draws by the seed of the run.
     split : {"train", "heldout"}
         A problem belongs to one of the two by a hash of its text, so they never overlap, whatever
         seeds and sizes are.

@@ -129,6 +129,7 @@ def chains(
     levels : numbers from 1 to 8
         Numbers of operations, which take turns.
     seed : int
+        Of a `Pool`. A `Stream` draws by the seed of the run.
     split : {"train", "heldout"}
         A problem belongs to one of the two by a hash of its text, so they never overlap.
     regime : {"spread", "knapsack", "ar3po", "mixed"}

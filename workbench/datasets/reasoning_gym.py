@@ -6,6 +6,8 @@ from workbench.policies.checks import check_packages
 from workbench.pools import MOST_PROBLEMS, SPLITS, Pool, Problem, digest_of, split_of
 from workbench.utils.validation import instance_of, one_of, whole_number
 
+BETWEEN_SEEDS = 10**8  # more than there are draws of one pool
+
 
 def reasoning_gym(
     name: str,
@@ -43,8 +45,9 @@ def reasoning_gym(
     # Enough draws for n problems of the split, which has four fifths or one fifth of all.
     size = 20 + n * (3 if split == "train" else 10)
     try:
-        items = gym.create_dataset(name, size=size, seed=seed, **options)
-    except ValueError as error:
+        # It draws item i by seed + i, so that neighbouring seeds would share nearly all items.
+        items = gym.create_dataset(name, size=size, seed=seed * BETWEEN_SEEDS, **options)
+    except (TypeError, ValueError) as error:
         raise ValueError(f"name={name!r}, options={options}: reasoning-gym says: {error}") from None
     # Not by `format`: a stranger's instruction could ask it for a text of any length.
     ending = instruction.replace("{{", "{").replace("}}", "}")

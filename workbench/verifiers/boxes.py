@@ -26,8 +26,25 @@ SCIENTIFIC = re.compile(r"([-+]?[0-9]{1,40}(?:\.[0-9]{1,40})?)[eE]([-+]?[0-9]{1,
 SCIENTIFIC_IN_TEXT = re.compile(rf"(?<![\w.]){SCIENTIFIC.pattern}(?!\w)")
 SPACED = re.compile(r"-?[0-9]{1,3}(?:(?:\\,|\\;|\\ | )[0-9]{3}){1,12}(?:\.[0-9]{1,40})?")
 SPACES = re.compile(r"\\,|\\;|\\ | ")
-REPEATING = re.compile(r"(-?)([0-9]{0,20})\.([0-9]{0,20})\\overline\{([0-9]{1,20})\}")
+REPEATING = re.compile(
+    r"(-?)([0-9]{0,20})\.([0-9]{0,20})\\(?:overline\{|bar\{|dot\{(?=[0-9]\}))([0-9]{1,20})\}"
+)
 MIXED = re.compile(r"(-?[0-9]{1,20}) {1,4}([0-9]{1,20})/([0-9]{1,20})")
+# Numbers with a word that makes another number of them, and how many zeros it adds.
+ZEROS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+SCALED = re.compile(
+    rf"(-?[0-9][0-9,]{{0,40}}(?:\.[0-9]{{1,40}})?) ?(?:\\text\{{ ?)?({'|'.join(ZEROS)}) ?\}}?"
+)
+PERCENT = re.compile(r"(-?[0-9][0-9.,]{0,40}) ?(?:\\text\{ ?)?per ?cent ?\}?")
+# Other ways of writing what Math-Verify knows.
+SAME = {
+    "^°": r"^\circ",
+    "°": r"^\circ",
+    r"^\degree": r"^\circ",
+    r"\degree": r"^\circ",
+    r"\varnothing": r"\emptyset",
+}
+CURRENCY = re.compile("[€£¥] ?(?=[0-9])|(?<=[0-9]) ?[€£¥]")
 NUMBER_AS_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{ ?(-?[0-9.,]{1,40}) ?\}")
 DEGREES = re.compile(
     r"(\\(?:sin|cos|tan|cot|sec|csc)(?:\^\{?[0-9]\}?)? ?(?:\\left)?[({]? ?)([0-9.]{1,20}) ?"
@@ -70,7 +87,7 @@ def tagged_box(text: str) -> str | None:
     '\\boxed{(1,2)}'
     """
     content = tagged(text)
-    if not content or WORD.search(content):
+    if not content or (WORD.search(content) and not content.isalpha()):
         return None
     return BOX + without_mark(content).strip("$ ") + "}"
 
@@ -108,7 +125,8 @@ def readable(answer: str) -> str:
     r"""An answer as Math-Verify reads it, where it has a number in a form that it does not read.
 
     These are a full stop or a space at the end, scientific notation, thousands separated by spaces,
-    mixed numbers as "3 1/2", repeating decimals, numbers as text, and functions of degrees.
+    mixed numbers as "3 1/2", repeating decimals, numbers as text, with a currency or with "million"
+    or "percent" behind them, and functions of degrees.
     Everything else comes back as it is.
 
     Examples
@@ -117,6 +135,9 @@ def readable(answer: str) -> str:
     ['42', '1.6\\times 10^{-19}', '1000', '\\frac{3}{9}', '3\\frac{1}{2}']
     """
     answer = without_mark(answer.replace("~", " "))
+    for written, known in SAME.items():
+        answer = answer.replace(written, known)
+    answer = CURRENCY.sub("", answer)
     answer = NUMBER_AS_TEXT.sub(r"\1", answer)
     answer = DEGREES.sub(r"\1\\frac{\2\\pi}{180}", answer)
     scientific = SCIENTIFIC.fullmatch(answer)
@@ -124,6 +145,12 @@ def readable(answer: str) -> str:
         return rf"{scientific[1]}\times 10^{{{int(scientific[2])}}}"
     if SPACED.fullmatch(answer):
         return SPACES.sub("", answer)
+    scaled = SCALED.fullmatch(answer)
+    if scaled:
+        return rf"{scaled[1].replace(',', '')}\times 10^{{{ZEROS[scaled[2]]}}}"
+    percent = PERCENT.fullmatch(answer)
+    if percent:
+        return rf"{percent[1]}\%"
     mixed = MIXED.fullmatch(answer)
     if mixed:
         return rf"{mixed[1]}\frac{{{mixed[2]}}}{{{mixed[3]}}}"

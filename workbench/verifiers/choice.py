@@ -89,6 +89,11 @@ CORRECT = re.compile(
 )
 # The mark between a letter and the text of its option, which begins with no verb.
 MARK = re.compile(r"[*_]*[.)](?=[\s*_]|\Z)(?!\s*(?:is|was|are|has|can|would|and|or)\b)")
+# An option that names others, behind its own letter and its mark.
+NAMES_OTHERS = re.compile(
+    r"\s*(?:[).:\]]+\s*\(?|\()\s*(?:\\text\{\s*)?(?:both|neither|all|none|only)\b", re.IGNORECASE
+)
+IN_TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}")
 GOLD = re.compile(r"\(?([A-Za-z])(?:[.):]\s*(\S.*))?\)?", re.DOTALL)
 LONGEST_STATEMENT = 300  # characters behind "answer is" that are read
 
@@ -225,6 +230,9 @@ class Choice(Verifier):
         if letter is None or not _stands_alone(text, letter[1], letter.end()):
             return set()
         said = text[letter.end() :]
+        # "(D) Both A and B" is one option, whose text names others.
+        if NAMES_OTHERS.match(said):
+            return {letter[1].upper()}
         if not self._another.search(said):
             return {letter[1].upper()}
         # Nothing but one more letter, where the text of its option would stand.
@@ -276,4 +284,5 @@ def _last_together(text: str, places: list[Place]) -> set[str]:
 
 def _plain(text: str) -> str:
     """A text without emphasis, spaces and a full stop around it, in lower case."""
+    text = IN_TEXT.sub(r"\1", text)
     return " ".join(text.strip(" \t\n*_$.\"'").casefold().split())

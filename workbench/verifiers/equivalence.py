@@ -6,7 +6,7 @@ accepted only if further questions have the right answer:
 
 - Are small numbers close? Math-Verify rounds to six decimals, so 0.0 equals 1.6e-19 for it. Numbers
   below a thousandth are compared again, by their ratio, and so are percents.
-- Has it read all that the answer says? Of `\ge 42`, `42_5`, "42 h 5 min", "42 million",
+- Has it read all that the answer says? Of `\ge 42`, `42_5`, "42 h 5 min",
   `\det(1)=42` and `42 \to 43` it passes over a part, and `40 2` is a sum for it. Such answers are
   `unparsed`.
 - Does the answer contradict itself? Of `43=42` Math-Verify compares the last side alone.
@@ -64,11 +64,42 @@ GOES_ON = re.compile(r"(?<![.\d])[0-9]++(?:\\[,;:! ]|\s)*+\\[lcd]?dots[a-z]?\s*\
 NAMES = (
     "alpha|beta|gamma|delta|theta|lambda|sigma|omega|infinity|sqrt|sinh|cosh|tanh|times|over|choose"
 )
+# Units of one word, by the spelling that stands for all of them.
+SPELLINGS = {
+    "h": "hour hr",
+    "min": "minute",
+    "s": "second sec",
+    "km": "kilometer kilometre",
+    "m": "meter metre",
+    "cm": "centimeter centimetre",
+    "mm": "millimeter millimetre",
+    "kg": "kilogram",
+    "g": "gram",
+    "mg": "milligram",
+    "lb": "pound",
+    "oz": "ounce",
+    "ft": "foot feet",
+    "in": "inch inche",
+    "usd": "dollar",
+    "eur": "euro",
+}
+KNOWN_UNITS = {each: unit for unit, others in SPELLINGS.items() for each in [unit, *others.split()]}
+# Those of one letter may be variables.
+SHORT_UNITS = "km|cm|mm|kg|mg|lbs?|oz|ft|in|min|hrs?|sec|mph|cups?|USD|EUR"
 WORDED = re.compile(
     r"(?P<number>-?(?:\\?\$)?(?:[0-9][0-9.,/]*|\\[dt]?frac\{[0-9]+\}\{[0-9]+\}))"
-    rf"\s+(?P<words>(?!(?:{NAMES})\b)[A-Za-z]{{4,}}(?:\s[A-Za-z]+){{0,2}})"
+    rf"\s+(?P<words>(?!(?:{NAMES})\b)(?:[A-Za-z]{{4,}}|(?:{SHORT_UNITS})\b)"
+    r"(?:\s[A-Za-z]+){0,2})"
 )
-UNIT = re.compile(r"\\(?:text|mathrm|textrm|mbox|operatorname)\{([^{}]*)\}")
+UNIT = re.compile(
+    r"\\(?:text|mathrm|textrm|mbox|operatorname)\{([^{}]*)\}\s*(?:\^\s*\{?\s*([0-9])\s*\}?)?"
+)
+LETTER_AS_UNIT = re.compile(r"[0-9}]\s+([msgh])\s*\Z")
+# Words, of which Math-Verify makes products of letters, in which the order does not count.
+WORDS_ALONE = re.compile(
+    rf"(?=.*[A-Za-z]{{3}})(?!(?:{NAMES}|sin|cos|tan|log|exp|det|gcd|lcm|mod|max|min|inf|eta|chi|phi|psi"
+    r"|rho|tau)\b)[A-Za-z]+(?:[ '-][A-Za-z]+)*"
+)
 
 # A number as running text writes it, and several of them of which one may be right.
 # Possessive repeats (`++`, `*+`) never give back what they took, so no text makes a search slow.
@@ -135,6 +166,9 @@ def equivalence() -> Judge:
             return {"status": "unusable gold"}
         if content == gold_text:
             return {"status": "ok"}
+        words, of_gold = map(_words, (content, gold_text))
+        if words and of_gold and words != of_gold:
+            return {"status": "wrong"}
         answer = parsed(BOX + content + "}" if is_box else with_readable_powers(response))
         if _equivalent(gold, answer):
             if PLAIN.fullmatch(content):
@@ -350,8 +384,27 @@ def _with_words(content: str) -> str:
 
 def _unit(text: str) -> str:
     """The unit of a number, without spaces and the s of a plural."""
-    unit = "".join(UNIT.findall(text)) if re.search("[0-9]", text) else ""
-    return re.sub(r"[\s.]", "", unit).lower().rstrip("s")
+    if not re.search("[0-9]", text):
+        return ""
+    unit = "".join(map("".join, UNIT.findall(text)))
+    letter = LETTER_AS_UNIT.search(text)
+    if not unit and letter:
+        unit = letter[1]
+    unit = re.sub(r"[\s.]", "", unit).lower()
+    # The s of a plural stands in front of a power.
+    name, power = re.fullmatch(r"(.*?)([0-9]?)", unit).groups()
+    name = name if name in KNOWN_UNITS else name.rstrip("s")
+    return KNOWN_UNITS.get(name, name) + power
+
+
+def _words(text: str) -> str:
+    r"""What consists of words alone, in lower case; nothing for anything else.
+
+    >>> _words(r"\text{Seat}"), _words("ab"), _words("seat 2")
+    ('seat', '', '')
+    """
+    text = UNIT.sub(r"\1", text).strip("$ ")
+    return " ".join(text.lower().split()) if WORDS_ALONE.fullmatch(text) else ""
 
 
 def _unread(content: str, reading: Any, parsed: Callable[[str], list]) -> set[str]:

@@ -463,6 +463,10 @@ def same(value, expected):
         if not isinstance(value, list) or len(value) != len(expected):
             return False
         return all(map(same, value, expected))
+    if isinstance(expected, dict):
+        if not isinstance(value, dict) or value.keys() != expected.keys():
+            return False
+        return all(same(value[key], expected[key]) for key in expected)
     if isinstance(expected, float) and isinstance(value, (int, float)):
         return math.isclose(value, expected, rel_tol=1e-6, abs_tol=1e-6)
     return value == expected

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from workbench.utils.bounds import Count, CountOrZero, Flag, Positive, check_arguments
 from workbench.verifiers.base import ForkSafeLock, Scores, Verifier
-from workbench.verifiers.boxes import BOX, after_thinking, last_box, tagged_box
+from workbench.verifiers.boxes import BOX, after_thinking, last_box, tagged, tagged_box
 from workbench.verifiers.pool import Pool
 
 INTEGER = re.compile(r"-?[0-9]{1,12}")
@@ -93,9 +93,10 @@ class Math(Verifier):
         # box share one kept verdict.
         text = after_thinking(response)[-self.max_chars :]
         box = last_box(text)
-        if box is None and not self.boxed:
-            box = tagged_box(text)
-        return text if box is None and not self.boxed else box
+        if box is not None or self.boxed:
+            return box
+        # A sentence in answer tags is read as running text, without what stands before it.
+        return tagged_box(text) or tagged(text) or text
 
     def _ask(self, pairs: list[Pair]) -> dict[Pair, str]:
         """Verdicts by the cache or the workers; ValueError for an unusable gold answer."""
