@@ -6,9 +6,9 @@ accepted only if further questions have the right answer:
 
 - Are small numbers close? Math-Verify rounds to six decimals, so 0.0 equals 1.6e-19 for it. Numbers
   below a thousandth are compared again, by their ratio, and so are percents.
-- Has it read all that the answer says? Of `\ge 42`, `42_5`, "42 h 5 min",
-  `\det(1)=42` and `42 \to 43` it passes over a part, and `40 2` is a sum for it. Such answers are
-  `unparsed`.
+- Has it read all that the answer says? Of `\ge 42`, `42_5`, "42 h 5 min", `\det(1)=42` and
+  `42 \to 43` it passes over a part, and `40 2` is a sum for it. Such answers are `unparsed`.
+- Are two words the same? Words are products of their letters for it, in whatever order.
 - Does the answer contradict itself? Of `43=42` Math-Verify compares the last side alone.
 - Does the text offer several answers, or deny or bound one? Of "the answer is 42 or 43", "it is not
   42" and "at most 42" Math-Verify reads one number.
