@@ -191,6 +191,10 @@ def test_choice_says_how_it_takes_a_fifth_letter():
         Choice().score(["E"], ["E"])
 
 
+def test_a_whole_number_may_have_any_size():
+    assert from_rows([{"prompt": "10^400=", "answer": 10**400}])[0].answer == "1" + 400 * "0"
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet"])
 def test_every_kind_of_file_gives_the_same_problems(suffix, tmp_path):
     rows = [{"prompt": "1+1=", "answer": "2"}, {"prompt": 'say "2",\n2+2=', "answer": "4"}]

@@ -279,10 +279,10 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
         raise refused("prompt", "a text that is not blank")
     gold = row[columns["answer"]]
     # Numbers are taken as they are written. A bool is no number here, and neither is NaN.
-    if is_number(gold):
+    if is_number(gold) or type(gold) is int:
         gold = str(gold)
     if not isinstance(gold, str) or not gold.strip():
-        raise refused("answer", "a text that is not blank, or a finite number below 1e308,")
+        raise refused("answer", "a text that is not blank, or a number,")
     level = "0"
     if columns["level"] is not None:
         level = str(row[columns["level"]])
