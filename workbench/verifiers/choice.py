@@ -91,7 +91,8 @@ CORRECT = re.compile(
 MARK = re.compile(r"[*_]*[.)](?=[\s*_]|\Z)(?!\s*(?:is|was|are|has|can|would|and|or)\b)")
 # An option that names others, behind its own letter and its mark.
 NAMES_OTHERS = re.compile(
-    r"\s*(?:[).:\]]+\s*\(?|\()\s*(?:\\text\{\s*)?(?:both|neither|all|none|only)\b", re.IGNORECASE
+    r"\s*+(?:[).:\]]++\s*+\(?|\()\s*+(?:\\text\{\s*+)?(?:both|neither|all|none|only)\b",
+    re.IGNORECASE,
 )
 IN_TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}")
 GOLD = re.compile(r"\(?([A-Za-z])(?:[.):]\s*(\S.*))?\)?", re.DOTALL)

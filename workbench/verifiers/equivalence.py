@@ -92,9 +92,9 @@ WORDED = re.compile(
     r"(?:\s[A-Za-z]+){0,2})"
 )
 UNIT = re.compile(
-    r"\\(?:text|mathrm|textrm|mbox|operatorname)\{([^{}]*)\}\s*(?:\^\s*\{?\s*([0-9])\s*\}?)?"
+    r"\\(?:text|mathrm|textrm|mbox|operatorname)\{([^{}]*)\}(?:\s*+\^\s*+\{?\s*+([0-9])\s*+\}?)?"
 )
-LETTER_AS_UNIT = re.compile(r"[0-9}]\s+([msgh])\s*\Z")
+LETTER_AS_UNIT = re.compile(r"[0-9}]\s++([msgh])\s*+\Z")
 # Words, of which Math-Verify makes products of letters, in which the order does not count.
 WORDS_ALONE = re.compile(
     rf"(?=.*[A-Za-z]{{3}})(?!(?:{NAMES}|sin|cos|tan|log|exp|det|gcd|lcm|mod|max|min|inf|eta|chi|phi|psi"
