@@ -338,7 +338,13 @@ class Experience(RightAnswers):
         whole_number("capacity", self.capacity, self.each)
 
     def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
-        """Append up to `each` old answers to every problem that has some."""
+        """Append up to `each` old answers to every problem that has some.
+
+        Raises
+        ------
+        ValueError
+            For answers of a file that other parts of a reward have judged than those of this run.
+        """
         if self.path is not None and self.stored is not None:
             theirs, ours = map(_reward_parts, (self.stored, rollouts))
             if theirs != ours:
@@ -546,8 +552,7 @@ def save_answers(rollouts: Rollouts, path: Any) -> None:
     tensors: dict[str, Any] = {}
     answers = rollouts.take(rollouts.correct & _bare(rollouts))
     # What else a round adds has no meaning in another run.
-    others = [name for name in answers.columns if name not in _reward_parts(answers)]
-    answers = answers.drop(others)
+    answers = answers.drop(answers.columns.keys() - set(_reward_parts(answers)))
     save(path, tensors, split_arrays("answers", _to_state(answers), tensors))
 
 

@@ -50,7 +50,7 @@ RUNGS = {
     "0.34 million": "regimes/ladder-large",
     "135 million": "regimes/ladder-smollm2",
 }
-# The last rung with other rates, of which nearly all arms took the highest one.
+# The last rung with lower rates, of which nearly all arms took the highest one.
 LOWER = {"135 million, to 1.1e-3": "regimes/ladder-smollm2-low"}
 ARMS = {
     "pods": "PODS",

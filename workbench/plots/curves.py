@@ -144,11 +144,11 @@ def accuracy_by_level(records: Any, *, rounds: Sequence[int] | None = None, **fr
         raise ValueError(
             f"{group[0].path}: the levels of its held-out problems were left out when it was packed"
         )
-    # A set, since a run that was evaluated once has one round that is first and last.
-    # Those of all seeds, or bars would be of different ones.
+    # Rounds that all seeds have, or bars would be of different seeds.
     known = sorted(set.intersection(*[set(evaluations(run)["round"].tolist()) for run in group]))
     if not known:
         raise ValueError(f"{group[0].path}: no round after which all seeds were evaluated")
+    # A set, since a run that was evaluated once has one round that is first and last.
     if rounds is None:
         rounds = sorted({known[0], known[-1]})
     for number in rounds:

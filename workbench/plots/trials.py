@@ -230,13 +230,13 @@ def tuning_curves(
     for label, look in looks(labels).items():
         runs = tuning[tuning["arm"] == label]
         means = pd.Series(dtype=float)
+        taken = (steps or {}).get(label, np.nan)
         # A line for each number of optimizer steps; the circle is on that of those taken.
         numbers = runs.get("mini_batches", pd.Series(np.nan, runs.index))
         for number, of_number in runs.groupby(numbers, dropna=False):
             logs = np.log(of_number["cost"]).groupby(of_number["learning_rate"]).mean()
             line = np.exp(logs[np.isfinite(logs)])
             ax.plot(line.index, line, color=look.colour, ls=look.dash, lw=1.3, label=f"_{label}")
-            taken = (steps or {}).get(label, np.nan)
             if taken == number or pd.isna(taken) or pd.isna(number):
                 means = line
         collapsed = runs["collapsed"].astype(bool)

@@ -217,9 +217,9 @@ class ServedPolicy:
     Notes
     -----
     Whether a seed gives the same response again is up to the server. A text ends before a stop
-    string. What `Sampling` leaves at "all" is not in the request, since not every server knows it.
-    A server may then take it from the model's own generation config, as vLLM does: start that one
-    by `vllm serve --generation-config vllm`.
+    string. A `top_k` of 0 is not in the request, since not every server knows the setting. A
+    server may then take another number from the model's own generation config, as vLLM does by
+    its documentation: start that one by `vllm serve --generation-config vllm`.
     """
 
     server: Server

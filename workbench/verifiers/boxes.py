@@ -125,9 +125,8 @@ def readable(answer: str) -> str:
     r"""An answer as Math-Verify reads it, where it has a number in a form that it does not read.
 
     These are a full stop or a space at the end, scientific notation, thousands separated by spaces,
-    mixed numbers as "3 1/2", repeating decimals, numbers as text, with a currency or with "million"
-    or "percent" behind them, and functions of degrees.
-    Everything else comes back as it is.
+    mixed numbers as "3 1/2", repeating decimals, numbers as text, numbers with a currency or with
+    "million" or "percent" behind them, and degrees. Everything else comes back as it is.
 
     Examples
     --------

@@ -97,8 +97,8 @@ UNIT = re.compile(
 LETTER_AS_UNIT = re.compile(r"[0-9}]\s++([msgh])\s*+\Z")
 # Words, of which Math-Verify makes products of letters, in which the order does not count.
 WORDS_ALONE = re.compile(
-    rf"(?=.*[A-Za-z]{{3}})(?!(?:{NAMES}|sin|cos|tan|log|exp|det|gcd|lcm|mod|max|min|inf|eta|chi|phi|psi"
-    r"|rho|tau)\b)[A-Za-z]+(?:[ '-][A-Za-z]+)*"
+    rf"(?=.*[A-Za-z]{{3}})(?!(?:{NAMES}|sin|cos|tan|log|exp|det|gcd|lcm|mod|max|min|inf|eta|chi"
+    r"|phi|psi|rho|tau)\b)[A-Za-z]+(?:[ '-][A-Za-z]+)*"
 )
 
 # A number as running text writes it, and several of them of which one may be right.
@@ -383,7 +383,7 @@ def _with_words(content: str) -> str:
 
 
 def _unit(text: str) -> str:
-    """The unit of a number, without spaces and the s of a plural."""
+    """The unit of a number in its shortest known spelling, with its power; empty without one."""
     if not re.search("[0-9]", text):
         return ""
     unit = "".join(map("".join, UNIT.findall(text)))
@@ -391,7 +391,7 @@ def _unit(text: str) -> str:
     if not unit and letter:
         unit = letter[1]
     unit = re.sub(r"[\s.]", "", unit).lower()
-    # The s of a plural stands in front of a power.
+    # A plural ends in front of the power.
     name, power = re.fullmatch(r"(.*?)([0-9]?)", unit).groups()
     name = name if name in KNOWN_UNITS else name.rstrip("s")
     return KNOWN_UNITS.get(name, name) + power
