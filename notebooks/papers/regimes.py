@@ -38,7 +38,12 @@ SMOLLM2 = "../build/smollm2"  # see `examples/smollm2.py`
 LADDER_ROUNDS = 16
 CBS_ROUNDS = 120  # with 16 problems in each, an eighth of the paper's batch
 # PODS's released setting takes one problem a step, and its step is small.
-SMALL_BATCH_RATES = (1.12e-4, 2.25e-4, 4.5e-4, 9e-4)
+PODS_SETTINGS = {
+    "rounds": 600,
+    "problems_per_round": 1,
+    "rates": (1.12e-4, 2.25e-4, 4.5e-4, 9e-4),
+    "evaluate_every": 120,
+}
 
 
 @dataclass(frozen=True)
@@ -98,23 +103,26 @@ class Regime:
         )
 
 
+def with_format(method: Method) -> Method:
+    """The method with a reward of correctness plus format, as PODS's released setting has it."""
+    return method.but(reward=(Correct(), Boxed()))
+
+
 def pods_arms() -> dict[str, Method]:
     """PODS's own objective in all arms, and a reward of correctness plus format."""
-    reward = (Correct(), Boxed())
-
-    def pods(**arguments: Any) -> Method:
-        return methods.pods(**arguments).but(reward=reward)
-
-    def grpo(n: int) -> Method:
-        method = methods.grpo(n, clip=(0.2, 0.2), loss_aggregation="rollout")
-        return method.but(reward=reward)
-
+    grpo = methods.grpo(16, clip=(0.2, 0.2), loss_aggregation="rollout")
     return {
-        "grpo-16": grpo(16),
-        "pods": pods(n=64, m=16),
-        "random": pods(n=64, m=16, rule="random"),
-        "max-reward": pods(n=64, m=16, rule="max_reward"),
+        "grpo-16": with_format(grpo),
+        "pods": with_format(methods.pods(64, 16)),
+        "random": with_format(methods.pods(64, 16, rule="random")),
+        "max-reward": with_format(methods.pods(64, 16, rule="max_reward")),
     }
+
+
+def pods_sizes_arms() -> dict[str, Method]:
+    """How many rollouts PODS samples, with 16 trained on, and how many of 64 it trains on."""
+    sizes = [(64, 16), (32, 16), (128, 16), (256, 16), (64, 8), (64, 4), (64, 2)]
+    return {f"pods-{n}-{m}": with_format(methods.pods(n, m)) for n, m in sizes}
 
 
 def pods_batch_arms() -> dict[str, Method]:
@@ -256,6 +264,36 @@ def ladder_arms(rounds: int) -> Callable[[], dict[str, Method]]:
     }
 
 
+def ladder_arms_of(*names: str) -> Callable[[], dict[str, Method]]:
+    """Some arms of the panel on the largest rung."""
+    return lambda: {name: ladder_arms(LADDER_ROUNDS)()[name] for name in names}
+
+
+def smollm2_regime(
+    task: str,
+    what: str,
+    arms: Callable[[], dict[str, Method]],
+    rates: tuple[float, ...],
+) -> Regime:
+    """A candidate of `papers.ladder` on the pretrained model of 135 million parameters."""
+    return Regime(
+        "the ladder",
+        f"{what}, 135 million parameters, 4 problems a round",
+        lambda: ladder.lab(task, SMOLLM2),
+        "grpo",
+        arms,
+        {
+            "rounds": LADDER_ROUNDS,
+            "problems_per_round": 4,
+            "measure": "rollouts",
+            "target": 0.5,
+            "rates": rates,
+            "evaluate_every": 4,
+            "seeds": 6,
+        },
+    )
+
+
 REGIMES = {
     # A fifth of the pool out of reach, half of it solved: late in the training of Knapsack RL.
     "knapsack": Regime(
@@ -310,12 +348,15 @@ REGIMES = {
         labs.tiny,
         "grpo-16",
         pods_arms,
-        {
-            "rounds": 600,
-            "problems_per_round": 1,
-            "rates": SMALL_BATCH_RATES,
-            "evaluate_every": 120,
-        },
+        PODS_SETTINGS,
+    ),
+    "pods-sizes": Regime(
+        "PODS",
+        "the default pool, one problem a step, 600 steps",
+        labs.tiny,
+        "pods-64-16",
+        pods_sizes_arms,
+        PODS_SETTINGS,
     ),
     "pods-batch": Regime(
         "PODS",
@@ -352,28 +393,25 @@ REGIMES = {
         },
     ),
     # The second one was tuned first, and nearly all of its arms took the highest rate.
-    **{
-        name: Regime(
-            "the ladder",
-            "sums of two or three one-digit numbers, 135 million parameters, 4 problems a round",
-            lambda: ladder.lab("chain_sum", SMOLLM2),
-            "grpo",
-            ladder_arms(LADDER_ROUNDS),
-            {
-                "rounds": LADDER_ROUNDS,
-                "problems_per_round": 4,
-                "measure": "rollouts",
-                "target": 0.5,
-                "rates": rates,
-                "evaluate_every": 4,
-                "seeds": 6,
-            },
-        )
-        for name, rates in {
-            "ladder-smollm2": (2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3),
-            "ladder-smollm2-low": (2e-4, 4e-4, 8e-4),
-        }.items()
-    },
+    "ladder-smollm2": smollm2_regime(
+        "chain_sum",
+        "sums of two or three one-digit numbers",
+        ladder_arms(LADDER_ROUNDS),
+        (2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3),
+    ),
+    "ladder-smollm2-low": smollm2_regime(
+        "chain_sum",
+        "sums of two or three one-digit numbers",
+        ladder_arms(LADDER_ROUNDS),
+        (2e-4, 4e-4, 8e-4),
+    ),
+    # Another kind of task, for the methods whose effects on sums are the largest, and AR3PO.
+    "ladder-smollm2-largest": smollm2_regime(
+        "the largest of four",
+        "the largest of four numbers of two digits",
+        ladder_arms_of("grpo", "pods", "ar3po", "dapo"),
+        (4e-4, 8e-4, 1.6e-3, 3.2e-3),
+    ),
     "course": Regime(
         "2026",
         "the default pool, 32 problems a round",
