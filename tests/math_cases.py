@@ -198,6 +198,8 @@ CASES = [
         "words",
         ("CBA", "ABC", False),
         ("east", "seat", False),
+        ("East", "east", True),
+        ("evelyn", "Evelyn", True),
         (r"\text{listen}", "silent", False),
         ("WITH THAT AND", "AND WITH THAT", False),
         ("AND WITH THAT", "AND WITH THAT", True),

@@ -167,8 +167,8 @@ def equivalence() -> Judge:
         if content == gold_text:
             return {"status": "ok"}
         words, of_gold = map(_words, (content, gold_text))
-        if words and of_gold and words != of_gold:
-            return {"status": "wrong"}
+        if words and of_gold:
+            return {"status": "ok" if words == of_gold else "wrong"}
         answer = parsed(BOX + content + "}" if is_box else with_readable_powers(response))
         if _equivalent(gold, answer):
             if PLAIN.fullmatch(content):
