@@ -123,7 +123,8 @@ def as_problems(prompts: Iterable[Any], taken: Collection[str] = ()) -> list[Pro
     Parameters
     ----------
     prompts : texts or lists of messages
-        Of a problem without one, whatever else tells it apart, such as its row of a data set.
+        For a problem without a prompt, anything else that identifies it, such as its row of a data
+        set.
     taken : ids of the problems that the round has already
     """
     used = set(taken)

@@ -457,9 +457,9 @@ class DynamicSampling(Slot):
 def _tell_of_rewards(spread: float) -> None:
     """Say, once in a process, that groups are told apart by rewards."""
     logger.warning(
-        "Rewards come without a verdict, so a problem is kept where the deviation of its rewards "
-        "is above %g, whatever they reward. Where it is said which responses are correct, one with "
-        "right and wrong ones is kept.",
+        "The rewards come without a verdict, so a problem is kept if the deviation of its rewards "
+        "is above %g, whatever they reward. If it were known which responses are correct, a "
+        "problem would be kept if it had both right and wrong responses.",
         spread,
     )
 

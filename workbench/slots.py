@@ -13,8 +13,8 @@ in this order:
     objective    the loss (a plain configuration, see `workbench.objectives`)
 
 The contracts are the `Protocol` classes below. A value of your own derives from `Slot`, which
-supplies everything that a value without memory leaves out, and adds the one method that its
-protocol names:
+supplies all further methods in the form that suits a value that learns nothing. Your value adds
+the one method that its protocol names:
 
     from workbench.slots import Selection, Slot
 
@@ -122,7 +122,7 @@ def state_field(make: Callable[[], Any] = lambda: None, saved: bool = True) -> A
 
 
 class Slot:
-    """Base class of every slot value: what one that learns nothing leaves as it is.
+    """Base class of every slot value, with the defaults of a value that learns nothing.
 
     The attributes tell a trainer what it must know of a value before it drives it. Each may be a
     class attribute or a property. `needs_of` asks for the needs of a value together with those of

@@ -1,4 +1,4 @@
-"""What survives outside the lab: methods under verifiers that err and rollouts by old weights.
+"""Methods under stress: with verifiers that err, and with rollouts sampled by old weights.
 
 A condition is the tiny lab under stress (`Lab.stressed`). For each one a trial (`workbench.trial`)
 tunes every arm again, to the rollouts that it needs to what the tuned baseline reaches in three

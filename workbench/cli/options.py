@@ -7,8 +7,8 @@ from typer import Option
 from workbench.utils.names import LABS
 
 Json = Annotated[bool, Option("--json", help="Print JSON and nothing else on stdout.")]
-Seed = Annotated[int, Option(help="Of everything that is drawn.")]
-Rounds = Annotated[int, Option(min=1, help="Rounds in all.")]
+Seed = Annotated[int, Option(help="The seed of everything that is drawn at random.")]
+Rounds = Annotated[int, Option(min=1, help="Total number of rounds, those already made included.")]
 Lab = Annotated[
     list[str],
     Option(

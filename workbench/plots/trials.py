@@ -142,7 +142,7 @@ def headline(table: pd.DataFrame, baseline: str, measure: Any = "rollouts") -> s
         if not row.get("known", True):
             undecided = "not known yet"
         elif not (row.get("low", 1) > 0 and row.get("high", 1) < np.inf):
-            undecided = "too few runs arrived to decide"
+            undecided = "too few runs reached the target to decide"
         said = {
             "better": f"{arm} needs {change} fewer {what} than {plain(baseline)}",
             "worse": f"{arm} needs {change} more {what} than {plain(baseline)}",
@@ -190,7 +190,7 @@ def _by_seed(
         text = f"{plain(row['arm'])}: {row['verdict']}"
         if not row["reached"] == row["seeds"] == row["baseline_reached"]:
             text += (
-                f" ({row['reached']:.0f} of {row['seeds']:.0f} arrived, "
+                f" ({row['reached']:.0f} of {row['seeds']:.0f} reached it, "
                 f"{row['baseline_reached']:.0f} of the baseline)"
             )
         ax.text(0.02, place + 0.22, text, transform=ax.get_yaxis_transform(), size="small")

@@ -42,10 +42,10 @@ NUMBERS = {
 }
 CAPTION = (
     "Held-out accuracy by {name}, means over seeds with 95 % bands. Cost to an accuracy of "
-    "{target:.3g} over {baseline}'s: a dot is a seed, hollow where a run did not arrive; within "
-    "the grey band costs are alike. Tuning: circles are the rates taken, hollow dots runs that "
-    "did not arrive, crosses runs that collapsed. Cost by what a sampled token costs over what a "
-    "trained one costs."
+    "{target:.3g} over {baseline}'s: a dot is a seed, hollow if a run did not reach that accuracy; "
+    "within the grey band costs are alike. Tuning: circles are the rates taken, hollow dots runs "
+    "that did not reach the accuracy, crosses runs that collapsed. Cost by what a sampled token "
+    "costs over what a trained one costs."
 )
 SIZE = (11.2, 6.6)  # of the figure in inches, such that its texts are as large as those of the page
 MACHINES_NOTE = (

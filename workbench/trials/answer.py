@@ -280,9 +280,9 @@ def sentence(answer: Answer) -> str:
     if answer.verdict == "alike":
         text += f": alike, within {100 * answer.band:.3g} %"
     elif answer.verdict == "open" and answer.known:
-        # An interval without an end says that too few runs arrived, not that arms are alike.
+        # An interval without an end says that too few runs reached it, not that arms are alike.
         has_ends = answer.low > 0 and answer.high < np.inf
-        text += ": no difference found" if has_ends else ": too few runs arrived to decide"
+        text += ": no difference found" if has_ends else ": too few runs reached it to decide"
     elif answer.verdict == "open":
         text += ": not known yet"
     return "; ".join([text, *_remarks(answer)]) + "."
@@ -318,8 +318,8 @@ def _remarks(answer: Answer) -> list[str]:
     if even is not None and 0 < even.low <= even.high < np.inf and np.isfinite(even.estimate):
         side = "more" if even.cheaper_below else "less"
         remarks.append(
-            f"where sampling a token costs {side} than {even.estimate:.2g} of training on it, it "
-            "costs more"
+            f"{answer.arm} costs more than {answer.baseline} where sampling a token costs {side} "
+            f"than {even.estimate:.2g} times as much as training on one"
         )
     # Where the interval leaves 1 out although nothing is decided, a reader asks why.
     if answer.verdict == "open" and (answer.high < 1 or answer.low > 1) and answer.arms > 1:

@@ -1,10 +1,10 @@
 """Tuning: the learning rate at which each arm of a comparison is at its best.
 
-Every arm gets the same effort. One run at each rate of a coarse grid, whose neighbours differ by a
-factor of two. Then two further rates, the square root of two below and above the best one. Then
-further seeds, with each of which the better half of the rates goes on, and three at least. Which
-runs come next follows from those that are there, so that a tuning that was stopped goes on by
-itself.
+Every arm gets the same effort. It has one run at each rate of a coarse grid, whose neighbours
+differ by a factor of two. Then it has one run at each of two further rates, which are the best one
+divided and multiplied by the square root of two. Then further seeds follow. Each of them is run at
+the better half of the rates that are left, and at three rates at least. Which runs come next
+follows from those that are there, so that a tuning that was stopped goes on by itself.
 
 The criterion is what the comparison measures: the cost to the target. A run that does not get there
 counts with what it would have cost at the pace that it had, so that slow rates can be told apart.
