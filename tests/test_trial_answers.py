@@ -213,7 +213,7 @@ def test_the_headline_names_what_is_counted_as_the_sentence_does():
     [
         ({"known": False}, "not known yet"),
         ({"known": True}, "no difference in rollouts found"),
-        ({"known": True, "high": np.inf}, "too few runs reached it"),
+        ({"known": True, "high": np.inf}, "too few runs reached"),
     ],
 )
 def test_the_headline_says_no_more_than_the_sentence(state, words):
