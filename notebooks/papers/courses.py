@@ -1,4 +1,4 @@
-"""Where a rollout starts and when it stops: the methods of 2026, as notebook 13 reads them.
+"""Where a rollout starts and when it stops: ten recent methods, as notebook 13 reads them.
 
 Their trials are the regimes "course" and "course-tight" of `regimes.py`. Here is what only they
 need: what each arm spends to the target in several units, where its runs end, and an experiment on

@@ -219,7 +219,7 @@ def cbs_arms(base: str) -> Callable[[], dict[str, Method]]:
 
 
 def course_arms(limit: int, judged: int) -> Callable[[], dict[str, Method]]:
-    """Ten methods of 2026, GRPO, and the best of the leaderboard, in responses of so many tokens.
+    """Ten recent methods, GRPO, and the best of the leaderboard, in responses of so many tokens.
 
     The published constants are for responses that are fifty times as long and for groups of 64.
     DUET gets the lab's length limit, and a problem keeps at least two rollouts, so that an
