@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import workbench as wb
 from workbench import allocators, courses, curricula, labs, methods, selectors
 from workbench.budgets import by_signal
-from workbench.courses import accepted, beginnings, first_of_each, followed, prefix_length
+from workbench.courses import accepted, beginnings, followed, prefix_length
 from workbench.policies import END, GO_ON, STOP, Plan, Sampling
 from workbench.pools import Pool, Problem
 from workbench.records.round_stats import round_stats
@@ -105,7 +105,7 @@ def test_drafts_are_kept_up_to_the_first_refusal(rows):
 @given(st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=6), st.data())
 def test_the_first_tokens_of_each_row(rows, data):
     lengths = np.array([data.draw(st.integers(0, len(row))) for row in rows])
-    cut = first_of_each(Ragged.of(rows, np.int32), lengths)
+    cut = Ragged.of(rows, np.int32).first(lengths)
     assert [cut[i].tolist() for i in range(len(rows))] == [row[:n] for row, n in zip(rows, lengths)]
 
 
@@ -461,7 +461,7 @@ def test_a_greedy_response_is_gone_on_with_from_any_part_of_it(merges):
     greedy = replace(SAMPLING, temperature=0)
     whole = policy.generate(PROBLEMS, [2, 1], greedy, seed=0)
     lengths = np.array([3, 0, 2])
-    prefixes = first_of_each(whole.response, lengths)
+    prefixes = whole.response.first(lengths)
     part = policy.generate(PROBLEMS, [2, 1], greedy, 0, Plan(prefixes=prefixes))
     assert part.text.tolist() == whole.text.tolist()
     assert part.lengths.tolist() == (whole.lengths - lengths).tolist()

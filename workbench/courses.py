@@ -75,10 +75,10 @@ def followed(rollouts: Rollouts, plan: Plan) -> Rollouts:
     if entropies is None:
         entropies = Ragged(np.full_like(plan.logprobs.values, np.nan), plan.logprobs.offsets)
     return rollouts.assign(
-        prompt=first_of_each(rollouts.prompt, rollouts.prompt.lengths - lengths),
-        response=_end_to_end(plan.prefixes, rollouts.response),
-        old_logprobs=_end_to_end(plan.logprobs, rollouts.old_logprobs),
-        token_entropy=_end_to_end(entropies, rollouts.token_entropy),
+        prompt=rollouts.prompt.first(rollouts.prompt.lengths - lengths),
+        response=plan.prefixes.then(rollouts.response, np.int32),
+        old_logprobs=plan.logprobs.then(rollouts.old_logprobs, np.float32),
+        token_entropy=entropies.then(rollouts.token_entropy, np.float32),
         prefix=nothing,
         kept=lengths,
         read=read,
@@ -102,22 +102,6 @@ def judged(rollouts: Rollouts, plan: Plan, course: Any) -> Rollouts:
         correct=rollouts.correct & ~stopped,
         reward=np.where(stopped, plan.stopped_reward, rollouts.reward),
     )
-
-
-def first_of_each(rows: Ragged, lengths: np.ndarray) -> Ragged:
-    """The first lengths (R,) values of each row.
-
-    >>> first_of_each(Ragged.of([[1, 2, 3], [4]], np.int32), np.array([2, 0])).values
-    array([1, 2], dtype=int32)
-    """
-    place = np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)
-    return Ragged.of_lengths(rows.values[place < np.repeat(lengths, rows.lengths)], lengths)
-
-
-def _end_to_end(before: Ragged, after: Ragged) -> Ragged:
-    """Each row of one behind the same row of the other."""
-    rows = [np.concatenate([before[i], after[i]]) for i in range(len(before))]
-    return Ragged.of(rows, after.values.dtype)
 
 
 # Prefix Sampling
@@ -411,7 +395,7 @@ def beginnings(drafts: Rollouts | None, rows: np.ndarray, lengths: np.ndarray) -
         parts = [Ragged.of([[]], dtype)]
         if drafts is not None:
             parts.insert(0, drafts[name])
-        return first_of_each(Ragged.concat(parts).take(rows), lengths)
+        return Ragged.concat(parts).take(rows).first(lengths)
 
     return Plan(
         prefixes=first("response", np.int32),

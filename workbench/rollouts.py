@@ -139,6 +139,23 @@ class Ragged:
         flat = np.arange(offsets[-1]) + np.repeat(shift, lengths)
         return Ragged(self.values[flat], offsets)
 
+    def first(self, lengths: np.ndarray) -> Ragged:
+        """The first lengths (R,) values of each row.
+
+        >>> Ragged.of([[1, 2, 3], [4]], np.int32).first(np.array([2, 0])).values
+        array([1, 2], dtype=int32)
+        """
+        kept = self.places() < np.repeat(lengths, self.lengths)
+        return Ragged.of_lengths(self.values[kept], lengths)
+
+    def then(self, others: Ragged, dtype: Any) -> Ragged:
+        """Each row with the same row of the others behind it."""
+        return Ragged.of([np.concatenate(pair) for pair in zip(self, others, strict=True)], dtype)
+
+    def places(self) -> np.ndarray:
+        """Place of each value in its row, (N,) int64."""
+        return np.arange(len(self.values)) - np.repeat(self.offsets[:-1], self.lengths)
+
     def mask(self) -> np.ndarray:
         """(R, T) bool, True where a row has a value; T is the longest row."""
         return np.arange(self.lengths.max(initial=0)) < self.lengths[:, None]

@@ -16,7 +16,6 @@ import torch
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 from workbench.policies import END, GO_ON, STOP, Growing, Plan, Sampling
-from workbench.policies.packing import whole_rows
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, place_within
 from workbench.utils.seeding import derive, generator
@@ -447,7 +446,7 @@ def respond_in_chunks(
         so_far = Ragged.of_padded(drawn.tokens[going], drawn.lengths[going])
         of_chunk = [derive(seeds[i], "chunk", start) if start else seeds[i] for i in going]
         told = engine.respond(
-            whole_rows(texts.take(going), so_far, np.int32),
+            texts.take(going).then(so_far, np.int32),
             of_chunk,
             # A text to stop at may begin in one chunk and end in the next: `Request.ends` finds it.
             replace(sampling, stop=()),

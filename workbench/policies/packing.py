@@ -114,7 +114,7 @@ def pack(rollouts: Rollouts, device: Any, share_prefixes: bool = False) -> Packi
     ids = np.empty(start + np.count_nonzero(own), dtype=np.int64)
     positions = np.empty_like(ids)
     ids[:start] = prompts.values
-    positions[:start] = within(prompts)
+    positions[:start] = prompts.places()
     # A response goes on with the positions where its prompt ends, as in a row of its own.
     widths = prompts.lengths[prompt_of_row]
     ids[paths[own]] = tokens[own]
@@ -163,12 +163,6 @@ def pack(rollouts: Rollouts, device: Any, share_prefixes: bool = False) -> Packi
         predictors=tensor(predictors),
         predicts=tensor(predicts),
     )
-
-
-def whole_rows(prompts: Ragged, responses: Ragged, dtype: Any = np.int64) -> Ragged:
-    """Each response behind its prompt."""
-    rows = [np.concatenate([prompts[i], responses[i]]) for i in range(len(prompts))]
-    return Ragged.of(rows, dtype)
 
 
 # The attention function
@@ -245,16 +239,7 @@ def _gathered(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 
 def without_last(responses: Ragged) -> Ragged:
     """All tokens but the last of each row."""
-    kept = np.ones(len(responses.values), dtype=bool)
-    # An empty response has no last token, and its offset would name that of the row before.
-    kept[responses.offsets[1:][responses.lengths > 0] - 1] = False
-    lengths = np.maximum(responses.lengths - 1, 0)
-    return Ragged.of_lengths(responses.values[kept], lengths)
-
-
-def within(rows: Ragged) -> np.ndarray:
-    """Place of each value in its row, rows end to end."""
-    return np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)
+    return responses.first(np.maximum(responses.lengths - 1, 0))
 
 
 def _without_beginnings(

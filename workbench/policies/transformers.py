@@ -286,7 +286,7 @@ class TransformersPolicy:
         self._check_plan(asked, len(owner))
         if asked.prefixes is not None:
             # Each different text of a prompt with its prefix once.
-            whole = packing.whole_rows(encoded.take(owner), asked.prefixes, np.int32)
+            whole = encoded.take(owner).then(asked.prefixes, np.int32)
             starts, start_of = whole.distinct()
             room -= asked.prefixes.lengths
 
@@ -546,7 +546,7 @@ class TransformersPolicy:
         prompts = rollouts.prompt.lengths
         ends = prompts + rollouts.lengths
         # Rows are padded on the right, where a causal model cannot see them.
-        ids = packing.whole_rows(rollouts.prompt, rollouts.response).padded(self._pad_id)
+        ids = rollouts.prompt.then(rollouts.response, np.int64).padded(self._pad_id)
         states = self._states(torch.as_tensor(ids, device=self.device))
         place = np.arange(ids.shape[1])
         # Place t predicts the token at t + 1: from the prompt's last token to the one before the

@@ -217,17 +217,17 @@ class UnslothPolicy(TransformersPolicy):
         """As in `TransformersPolicy`; "joined" rows stand end to end, each with its prompt."""
         if layout != "joined":
             return super()._states_in(layout, rollouts)
-        joined = packing.whole_rows(rollouts.prompt, packing.without_last(rollouts.response))
+        joined = rollouts.prompt.then(packing.without_last(rollouts.response), np.int64)
         states = self._states(
             torch.as_tensor(joined.values, device=self.device)[None],
-            position_ids=torch.as_tensor(packing.within(joined), device=self.device)[None],
+            position_ids=torch.as_tensor(joined.places(), device=self.device)[None],
             packed_seq_lengths=torch.as_tensor(
                 joined.lengths, device=self.device, dtype=torch.int32
             ),
         )
         # The prompt's last token predicts the first one of a response, and each token the next.
         before_first = joined.offsets[:-1] + rollouts.prompt.lengths - 1
-        predicts = np.repeat(before_first, rollouts.lengths) + packing.within(rollouts.response)
+        predicts = np.repeat(before_first, rollouts.lengths) + rollouts.response.places()
         found = states[0].index_select(0, torch.as_tensor(predicts, device=self.device))
         return found, torch.arange(len(found), device=found.device)
 
