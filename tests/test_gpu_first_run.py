@@ -165,6 +165,38 @@ def test_a_part_that_fails_is_named_in_the_report_and_the_others_run(out, monkey
     assert not (out / "logs" / "grpo.done").exists()
 
 
+def test_on_a_cpu_a_part_that_fails_is_named_and_the_others_run(out, monkeypatch):
+    asked = []
+
+    def fails_at_the_model(part, settings):
+        asked.append(part)
+        if part == "model":
+            raise RuntimeError("no such model")
+        return part != "report" or report.make(settings)
+
+    monkeypatch.setattr(first_run, "work", fails_at_the_model)
+    assert first_run.main(["--out", str(out), *TINY]) == 1
+    assert asked == settings_of(out, *TINY).parts
+    assert "**model has failed:** `RuntimeError: no such model`" in (out / "report.md").read_text()
+
+
+def test_later_pieces_have_the_settings_of_the_first_one(out, monkeypatch, capsys):
+    """What is done is not done again, so it would stand under the name of another model."""
+    asked = []
+    monkeypatch.setattr(first_run, "work", lambda part, settings: asked.append(part) or True)
+    assert first_run.main(["--out", str(out), *TINY]) == 0
+    assert first_run.main(["--out", str(out), *TINY, "--model", "another"]) == 2
+    assert "--model" in capsys.readouterr().err
+    assert first_run.main(["--out", str(out), *TINY, "--seconds", "1"]) == 0
+    assert asked[-1] == "report" and asked.count("grpo") == 1
+
+
+def test_problems_that_are_not_there_are_refused_before_any_part(out, capsys):
+    assert first_run.main(["--out", str(out), *TINY, "--problems", "missing.jsonl"]) == 2
+    assert "--problems" in capsys.readouterr().err
+    assert not (out / "logs").exists()
+
+
 def test_a_run_that_trained_on_nothing_has_no_price_of_sampling():
     names = ["a rollout sampled [s]", "a rollout trained [s]"]
     table = pd.DataFrame([[0.5, float("nan")]], ["pods"], names)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"--part {part}: one of {', '.join(settings.parts)} is needed", file=sys.stderr)
             return 2
         return 0 if work(part, settings) else MORE_TO_DO
+    refused = settings.refusal()
+    if refused:
+        print(refused, file=sys.stderr)
+        return 2
     ended = time.monotonic() + settings.seconds
     logs = settings.out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -86,7 +91,12 @@ def _in_a_process(part: str, settings: Settings, logs: Path) -> int:
     """The exit status of a part in a process of its own, on a CPU in this one."""
     print(f"-- {part}", flush=True)
     if settings.device == "cpu":
-        return 0 if work(part, settings) else MORE_TO_DO
+        try:
+            return 0 if work(part, settings) else MORE_TO_DO
+        except Exception:
+            traceback.print_exc()
+            (logs / f"{part}.failed").write_text(traceback.format_exc())
+            return 1
     command = [sys.executable, "-m", "examples.gpu_first_run", "--part", part]
     for name, value in vars(settings).items():
         values = value if isinstance(value, list) else [value]

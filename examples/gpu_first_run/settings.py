@@ -14,6 +14,8 @@ PARTS = ("doctor", "model", "grpo", "pods", "trl")
 METHODS = ("grpo", "pods", "ar3po", "knapsack", "aero", "cbs")
 PAPERS = "papers"  # the folder of their records
 SIZES = ("tiny", "qwen2", "smollm2")
+PROBLEMS = ("arithmetic", "gsm_symbolic")
+OF_A_PIECE = ("out", "seconds")  # settings that may differ from piece to piece
 MORE_TO_DO = 75  # the exit status of a piece that ended before the work did
 
 
@@ -82,6 +84,27 @@ class Settings:
     def parts(self) -> list[str]:
         """All that is to do, in this order."""
         return [*PARTS, *self.papers, "report"]
+
+    def refusal(self) -> str | None:
+        """Why these settings cannot be run, None if they can.
+
+        The first piece writes them down, and later ones have to have the same, since a part that is
+        done is not done again.
+        """
+        if self.problems not in PROBLEMS and not Path(self.problems).is_file():
+            return f"--problems {self.problems}: {' or '.join(PROBLEMS)}, or a file, is needed"
+        asked = {name: value for name, value in vars(self).items() if name not in OF_A_PIECE}
+        before = read(self.file("settings"))
+        if before is None:
+            write(self.file("settings"), asked)
+            return None
+        changed = [f"--{name.replace('_', '-')}" for name in asked if asked[name] != before[name]]
+        if changed:
+            return (
+                f"--out {self.out} holds a first run with another {', '.join(changed)}; "
+                "name another folder"
+            )
+        return None
 
     def file(self, name: str) -> Path:
         """The JSON file that a part leaves behind."""
