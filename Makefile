@@ -38,12 +38,16 @@ IN_PARALLEL = $(HERE) $(ALONE) $(BIN)/python $(PYTEST) -n $(JOBS) --dist loadfil
   test-gpu gpu-first-run test-unsloth test-vllm test-verl test-trl-latest test-environments
 
 help:
-	@sed -n 's/^\([a-z][a-z -]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
+	@sed -n 's/^\([a-z][a-z0-9 -]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
 	  while IFS='|' read -r names about; do for name in $$names; do printf 'make %-18s %s\n' "$$name" "$$about"; done; done
 	@echo
 	@echo 'variables: PYTHON=$(PYTHON)  JOBS=$(JOBS)  PYTEST_ARGS="-k name"'
 
+# A Python that is named has to be that of the environment, which is not made anew for another one.
+VERSION_OF = -c 'import sys; print("%d.%d" % sys.version_info[:2])'
 setup: $(STAMP) ## install everything into .venv (a few minutes; nothing to do when it is up to date)
+	@$(if $(filter command line,$(origin PYTHON)),test "$$($(PYTHON) $(VERSION_OF))" = "$$($(BIN)/python $(VERSION_OF))" || { \
+	  echo "error: $(VENV) has Python $$($(BIN)/python $(VERSION_OF)); for another one remove it first: rm -rf $(VENV)" >&2; exit 1; },:)
 
 $(STAMP): pyproject.toml constraints.txt .ci/install-torch
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
@@ -158,8 +162,16 @@ OPTIONS_verl := -W ignore::UserWarning
 test-unsloth test-vllm test-verl test-trl-latest test-environments: test-%: .venv-%/.setup-stamp ## tests of a package that needs an environment of its own
 	@$(ONE_THREAD) HF_HUB_OFFLINE=1 .venv-$*/bin/python $(PYTEST) $(OPTIONS_$*) $(wildcard tests/test_$(subst -latest,*,$*).py) $(PYTEST_ARGS)
 
-.PRECIOUS: .venv-%/.setup-stamp
-.venv-%/.setup-stamp: pyproject.toml constraints.txt $(wildcard constraints-*.txt) .ci/install-torch
+# What is installed follows from this file as well: what it asks for is written down where it has changed.
+.PRECIOUS: .venv-%/.setup-stamp build/options-%
+.PHONY: always
+build/options-%: always
+	@mkdir -p build
+	@echo '$(INSTALL_$*) $(if $(filter trl-latest,$*),$(TRL_LATEST))' >$@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+.SECONDEXPANSION:
+.venv-%/.setup-stamp: pyproject.toml constraints.txt $$(wildcard constraints-$$*.txt) build/options-% .ci/install-torch
 	@test '$*' != verl || $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] > (3, 12))' || { \
 	  echo 'error: verl needs Python 3.11 or 3.12; name one: make test-verl PYTHON=python3.12' >&2; exit 1; }
 	@echo 'an environment in .venv-$* (a few minutes; progress in .venv-$*/pip.log)'

@@ -4,6 +4,7 @@ Nothing is loaded from a network, neither when the pages are built nor when they
 """
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -112,7 +113,9 @@ def write_api(app):
 
 def write_notebooks(app):
     """One page for each notebook, with the outputs that are stored in it."""
-    NOTEBOOKS.mkdir(exist_ok=True)
+    # Nothing of a notebook that was renamed or removed stays.
+    shutil.rmtree(NOTEBOOKS, ignore_errors=True)
+    NOTEBOOKS.mkdir()
     for path in sorted(STUDY.parent.glob("*.ipynb")):
         page, resources = MarkdownExporter().from_filename(path)
         for name, picture in resources["outputs"].items():

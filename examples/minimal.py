@@ -106,6 +106,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/minimal.svg"))
     arguments = parser.parse_args()
+    if arguments.rounds < 1 or arguments.seed < 0:
+        parser.error("--rounds has to be 1 or more, and --seed 0 or more")
 
     lab = wb.labs.tiny(pool=256, held_out=200)
     figure, axes = plt.subplots(figsize=(6, 3.8), layout="constrained")

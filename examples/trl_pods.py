@@ -102,6 +102,10 @@ def main():
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--out", default="runs/trl")
     asked = parser.parse_args()
+    if min(asked.steps, asked.seeds, asked.tokens) < 1:
+        parser.error("--steps, --seeds and --tokens have to be 1 or more")
+    if asked.data and not os.path.isfile(asked.data):
+        parser.error(f"--data: there is no file {asked.data}")
     problems = from_file(asked.data, verifier=VERIFIER) if asked.data else arithmetic(512)
     data = data_set(problems, asked.model)
     for name in asked.methods:

@@ -4,8 +4,10 @@ import contextlib
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import sys
+import tempfile
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
@@ -99,6 +101,21 @@ def make_smaller(item):
                 rf"^({name}: int =) \d+", rf"\1 {value}", item.cell.source, flags=re.MULTILINE
             )
             assert found == 1, f"{item.path.name} has no parameter {name}"
+
+
+def pytest_configure(config):
+    """Give what tests start a folder for temporary files, which is removed at the end.
+
+    Tests and nbval kill processes, and these leave behind what they would have removed otherwise.
+    The folders of `tmp_path` stay where they are: pytest asks for their place in this process.
+    """
+    tempfile.gettempdir()
+    if not hasattr(config, "workerinput"):
+        # A short name, since the path of a socket may have about 100 characters.
+        folder = tempfile.mkdtemp(prefix="wb-")
+        os.chmod(folder, 0o755)  # a sandbox may run as another user
+        os.environ["TMPDIR"] = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.hookimpl(tryfirst=True)
