@@ -73,9 +73,10 @@ class TestLoading:
         assert list(batch.groups) == list(pods.BATCH_ARMS.values())
         assert "regimes/pods-batch/grpo-32" in records
 
-    def test_every_run_at_one_rate_is_recorded(self):
+    def test_every_run_of_a_figure_is_recorded(self):
         labels = {label for pair in pods.BATCHES.values() for label in pair}
-        labels |= {label for sizes in pods.SIZES.values() for label in sizes.values()}
+        for sizes in (*pods.SIZES.values(), *pods.TUNED_SIZES.values()):
+            labels |= set(sizes.values())
         labels |= {label for rules in pods.RULES_AT_ONE_RATE.values() for label in rules.values()}
         recorded = {
             f"{folder}/{label}"
@@ -179,7 +180,7 @@ class TestVerdicts:
 
     def test_every_claim_has_a_row(self, table):
         expected = len(claims.of("PODS")) + len(pods.CLAIMS_OF_FIGURES)
-        assert len(table) == expected + len(pods.CLAIMS_AT_ONE_RATE)
+        assert len(table) == expected + len(pods.CLAIMS_OF_SIZES) + len(pods.CLAIMS_AT_ONE_RATE)
         assert table["claim"].is_unique
 
     def test_claims_at_one_rate_say_so(self, table):
@@ -252,7 +253,8 @@ class TestFigures:
         for label in labels:
             write_arm(tmp_path, label.replace("/", "-"), 0.01, 16, lost=4)
             records[label] = load_all(tmp_path)[label.replace("/", "-")]
-        axes, table = pods.size_panels(records, {"equal rounds": "round"}, title="sizes")
+        units = {"equal rounds": "round"}
+        axes, table = pods.size_panels(records, units, pods.SIZES, title="sizes")
         assert table.loc[("n sampled, m = 8 kept", 8), "equal rounds"] == pytest.approx(0.33)
         assert table["effective_gradient_ratio"].tolist() == pytest.approx([0.75] * 9)
         assert axes[0].get_xlabel() == "n sampled, m = 8 kept (3 seeds)"

@@ -150,7 +150,8 @@ class Ragged:
 
     def then(self, others: Ragged, dtype: Any) -> Ragged:
         """Each row with the same row of the others behind it."""
-        return Ragged.of([np.concatenate(pair) for pair in zip(self, others, strict=True)], dtype)
+        pairs = [(self[row], others[row]) for row in range(len(self))]
+        return Ragged.of([np.concatenate(pair) for pair in pairs], dtype)
 
     def places(self) -> np.ndarray:
         """Place of each value in its row, (N,) int64."""

@@ -28,7 +28,7 @@ from scipy.optimize import brentq
 
 from papers import claims
 from papers.intervals import Interval, LinearFit, Unpaired, linear_fit
-from papers.measures import Measure, Released, accuracy
+from papers.measures import Released, accuracy
 from papers.plots import bands, curve_panels, panels, sweep
 from papers.tables import accuracy_gain, column_means, over_seeds, paired
 from papers.tuned import NO_TUNED_RUN, Shelf, claims_of_paper, recorded
@@ -58,9 +58,11 @@ __all__ = [
     "BATCH_ARMS",
     "CLAIMS_AT_ONE_RATE",
     "CLAIMS_OF_FIGURES",
+    "CLAIMS_OF_SIZES",
     "RELEASED_SIZES",
     "RULES_AT_ONE_RATE",
     "SIZES",
+    "TUNED_SIZES",
     "Recorded",
     "WithGradient",
     "against",
@@ -106,7 +108,14 @@ BATCH_ARMS = {
     "random": "random, 8 of 32",
     "max-reward": "max-reward, 8 of 32",
 }
-FOLDERS = ("regimes/pods", "regimes/pods-batch", "head-to-head", "pods", "pods-small-batches")
+FOLDERS = (
+    "regimes/pods",
+    "regimes/pods-sizes",
+    "regimes/pods-batch",
+    "head-to-head",
+    "pods",
+    "pods-small-batches",
+)
 # PODS and GRPO by the number of problems a step, with the rate at which both were run.
 BATCHES = {
     "1 problem, tuned": ("regimes/pods/pods", "regimes/pods/grpo-16"),
@@ -126,6 +135,22 @@ RULES_AT_ONE_RATE = {
         "max-variance": "pods/late-max-variance",
         "random": "pods/late-random",
         "max-reward": "pods/late-max-reward",
+    },
+}
+# The tuned runs by n and by m, one problem a step, as in figure 3.
+TUNED_SIZES = {
+    "n sampled, m = 16 kept": {
+        16: "regimes/pods/grpo-16",
+        32: "regimes/pods-sizes/pods-32-16",
+        64: "regimes/pods-sizes/pods-64-16",
+        128: "regimes/pods-sizes/pods-128-16",
+        256: "regimes/pods-sizes/pods-256-16",
+    },
+    "m kept of n = 64": {
+        2: "regimes/pods-sizes/pods-64-2",
+        4: "regimes/pods-sizes/pods-64-4",
+        8: "regimes/pods-sizes/pods-64-8",
+        16: "regimes/pods-sizes/pods-64-16",
     },
 }
 # The runs at one rate by n and by m, 32 problems a round.
@@ -819,12 +844,22 @@ def verdict_table(records: Mapping[str, Sequence[Record]], shelf: Shelf) -> pd.D
     of_figures = [claim for claim, _ in CLAIMS_OF_FIGURES]
     tuned = [Finding(quantity(shelf.records)) for _, quantity in CLAIMS_OF_FIGURES]
     untuned = [Finding(quantity(before)) for _, quantity in CLAIMS_OF_FIGURES]
+    of_sizes = [claim for claim, _ in CLAIMS_OF_SIZES]
+    older = [older for _, older in CLAIMS_OF_SIZES]
     return claims_of_paper(
         "PODS",
         records,
-        [*of_figures, *CLAIMS_AT_ONE_RATE],
-        [*tuned, *[NO_TUNED_RUN] * len(CLAIMS_AT_ONE_RATE)],
-        [*untuned, *claims.findings(CLAIMS_AT_ONE_RATE, records)],
+        [*of_figures, *of_sizes, *CLAIMS_AT_ONE_RATE],
+        [
+            *tuned,
+            *claims.findings(of_sizes, records),
+            *[NO_TUNED_RUN] * len(CLAIMS_AT_ONE_RATE),
+        ],
+        [
+            *untuned,
+            *claims.findings(older, records),
+            *claims.findings(CLAIMS_AT_ONE_RATE, records),
+        ],
     )
 
 
@@ -845,6 +880,9 @@ def _longer(runs: Mapping[str, Sequence[Record]]) -> Measurement:
         return 100 * (lengths.tail(part).mean() / lengths.head(part).mean() - 1)
 
     return over_seeds(runs["pods"], growth)
+
+
+Pair = tuple[str, str]  # an arm and its baseline, as "folder/label"
 
 
 def _claim(text: str, published: str = "", **options: Any) -> Claim:
@@ -870,45 +908,66 @@ CLAIMS_OF_FIGURES: tuple[
 )
 
 
-def _sizes(arm: str, baseline: str, unit: str = "l40s") -> Measure:
-    return accuracy(arm=arm, baseline=baseline, unit=unit)
+def _of_sizes(
+    text: str, published: str, tuned: Pair, older: Pair, unit: str = "l40s", **options: Any
+) -> tuple[Claim, Claim]:
+    """A claim on sizes, measured on tuned runs, and at one rate on other sizes of that kind."""
+    measures = [accuracy(arm=arm, baseline=rival, unit=unit) for arm, rival in (tuned, older)]
+    first, second = (_claim(text, published, measured_by=each, **options) for each in measures)
+    return first, second
 
 
-# Sizes that no tuned trial has: runs at one rate, 32 problems a round.
-CLAIMS_AT_ONE_RATE: tuple[Claim, ...] = (
-    _claim(
-        "n = 4m above n = m, m = 8, equal cost on an L40S, points",
+def _sizes(n: int, m: int) -> str:
+    return f"regimes/pods-sizes/pods-{n}-{m}"
+
+
+# Each claim on n and m between tuned runs with one problem a step, and the same claim at one rate
+# with 32 problems a round, where m is 8 of n = 32.
+CLAIMS_OF_SIZES: tuple[tuple[Claim, Claim], ...] = (
+    _of_sizes(
+        "n = 4m above n = m, equal cost on an L40S, points",
         "a peak at 4m",
-        measured_by=_sizes("head-to-head/pods", "head-to-head/grpo"),
+        (_sizes(64, 16), "regimes/pods/grpo-16"),
+        ("head-to-head/pods", "head-to-head/grpo"),
     ),
-    _claim(
-        "n = 4m above n = 8m, m = 8, equal cost on an L40S, points",
+    _of_sizes(
+        "n = 4m above n = 8m, equal cost on an L40S, points",
         "a peak at 4m",
-        measured_by=_sizes("head-to-head/pods", "pods/n-64"),
+        (_sizes(64, 16), _sizes(128, 16)),
+        ("head-to-head/pods", "pods/n-64"),
     ),
-    _claim(
-        "8 of 32 at most 2 points below 16 of 32, equal cost on an L40S, points",
+    _of_sizes(
+        "m = n/8 at most 2 points below m = n/4, equal cost on an L40S, points",
         "robust",
+        (_sizes(64, 8), _sizes(64, 16)),
+        ("pods/m-4", "head-to-head/pods"),
         direction="matches",
         margin=2,
-        measured_by=_sizes("head-to-head/pods", "pods/m-16"),
     ),
-    _claim(
-        "2 of 32 below 8 of 32, equal cost on an L40S, points",
+    _of_sizes(
+        "m = 2 below m = n/4, equal cost on an L40S, points",
         "lower",
+        (_sizes(64, 2), _sizes(64, 16)),
+        ("pods/m-2", "head-to-head/pods"),
         direction="below",
-        measured_by=_sizes("pods/m-2", "head-to-head/pods"),
     ),
-    _claim(
-        "2 of 32 below 8 of 32, equal rounds, points",
+    _of_sizes(
+        "m = 2 below m = n/4, equal rounds, points",
         "lower",
+        (_sizes(64, 2), _sizes(64, 16)),
+        ("pods/m-2", "head-to-head/pods"),
+        unit="round",
         direction="below",
-        measured_by=_sizes("pods/m-2", "head-to-head/pods", "round"),
     ),
+)
+# What no tuned trial has: runs at one rate, 32 problems a round.
+CLAIMS_AT_ONE_RATE: tuple[Claim, ...] = (
     _claim(
         "max-variance above max-reward from the base late, equal rounds, points",
         "+15.3",
-        measured_by=_sizes("pods/late-max-variance", "pods/late-max-reward", "round"),
+        measured_by=accuracy(
+            arm="pods/late-max-variance", baseline="pods/late-max-reward", unit="round"
+        ),
     ),
 )
 
@@ -1077,13 +1136,19 @@ def rule_panels(groups: Any, *, title: str, smooth: int) -> list[Axes]:
 
 
 def size_panels(
-    records: Mapping[str, Sequence[Record]], units: Mapping[str, str | Unit], *, title: str
+    records: Mapping[str, Sequence[Record]],
+    units: Mapping[str, str | Unit],
+    sizes: Mapping[str, Mapping[int, str]],
+    *,
+    title: str,
 ) -> tuple[list[Axes], pd.DataFrame]:
-    """Accuracy by n and by m in the runs at one rate, with a table of what is drawn.
+    """Accuracy by n and by m, with a table of what is drawn.
 
     Parameters
     ----------
     records : dict from "folder/label" to records
+    sizes : dict from text to size to "folder/label"
+        `TUNED_SIZES`, or `SIZES` for the runs at one rate.
     units : dict from text to what is held equal
     title : str
 
@@ -1096,7 +1161,7 @@ def size_panels(
     """
     columns = ["effective_gradient_ratio", "gradient_norm", "length"]
     found, series = {}, {}
-    for xlabel, labels in SIZES.items():
+    for xlabel, labels in sizes.items():
         runs = {size: records[label] for size, label in labels.items()}
         tables = {text: comparisons.at_budget(runs, unit) for text, unit in units.items()}
         rounds = min(len(record.rounds) for group in runs.values() for record in group)
