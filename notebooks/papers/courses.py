@@ -263,7 +263,10 @@ def stopped_by(
     """
     tables = {}
     for name, each in (("stopping", method), ("whole", whole)):
-        run = wb.Run(lab, each, seed=seed, out=Path(out, name), learning_rate=STILL)
+        # What is learnt does not matter, so nothing is evaluated.
+        run = wb.Run(
+            lab, each, seed=seed, out=Path(out, name), learning_rate=STILL, evaluate_every=0
+        )
         for _ in run.rounds(rounds, progress=False):
             pass
         tables[name] = wb.load(Path(out, name)).rollouts()
