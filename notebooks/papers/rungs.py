@@ -35,6 +35,8 @@ from workbench.utils.numbers import ratio_text
 __all__ = [
     "ARMS",
     "LOWER",
+    "OTHER_ARMS",
+    "OTHER_TASK",
     "RUNGS",
     "agreement",
     "correlations",
@@ -62,6 +64,9 @@ ARMS = {
     "cbs-round": "CBS",
 }
 BASELINE = {"grpo": "GRPO"}
+# The last rung on another kind of task: finding the largest of four numbers.
+OTHER_TASK = {"135 million, the largest of four": "regimes/ladder-smollm2-largest"}
+OTHER_ARMS = {label: ARMS[label] for label in ("pods", "ar3po", "dapo")}
 PAPERS = "the papers"
 TARGET = 0.5  # held-out accuracy; every rung begins below .3
 # File, method there, and the row that holds the mean over benchmarks. All are percent but AERO's.
@@ -80,7 +85,9 @@ POINTS = (-60, 60)
 RELEASED = ("max-variance 64 to 16", "GRPO 16")
 
 
-def shelves(runs: Any, folders: Mapping[str, str] = RUNGS) -> dict[str, Shelf]:
+def shelves(
+    runs: Any, folders: Mapping[str, str] = RUNGS, arms: Mapping[str, str] = ARMS
+) -> dict[str, Shelf]:
     """The recorded trial of each rung, by its size.
 
     Parameters
@@ -88,9 +95,11 @@ def shelves(runs: Any, folders: Mapping[str, str] = RUNGS) -> dict[str, Shelf]:
     runs : path
         Such as data/runs.
     folders : dict from size to its folder there, optional
-        `RUNGS` or `LOWER`.
+        `RUNGS`, `LOWER` or `OTHER_TASK`.
+    arms : dict from label to name, optional
+        Of the methods beside GRPO: `ARMS`, or `OTHER_ARMS`.
     """
-    arms = {**BASELINE, **ARMS}
+    arms = {**BASELINE, **arms}
     return {size: Shelf(Path(runs, folder), arms) for size, folder in folders.items()}
 
 
@@ -111,7 +120,9 @@ def effects(rungs: Mapping[str, Shelf]) -> pd.DataFrame:
     """
     rows = {}
     for size, shelf in rungs.items():
-        for name in ARMS.values():
+        for name in shelf.names.values():
+            if name in BASELINE.values():
+                continue
             costs = [crossings(shelf.courses[each], TARGET, "rollouts") for each in (name, "GRPO")]
             ratio = ratio_to_target(*of_common_seeds(*costs))
             points = at_equal_rounds(shelf, name)
