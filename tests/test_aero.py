@@ -422,6 +422,7 @@ def test_updates_are_those_of_what_a_method_keeps():
 # The code setting
 
 
+@pytest.mark.slow
 def test_right_programs_earn_their_reward_and_no_others():
     verifier = aero_code.sandbox()
     of_code = aero_code.problems()

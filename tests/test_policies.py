@@ -154,6 +154,7 @@ MANY = "{% for i in range(99999) %}" * 3 + "x" + "{% endfor %}" * 3
 TWICE = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "template", [MANY, TWICE, "{{ 9 ** 9 ** 9 }}"], ids=["loops", "macro", "power"]
 )
@@ -165,6 +166,7 @@ def test_a_chat_template_that_takes_long_is_named(template):
         checks.check_template("chat", tokenizer)
 
 
+@pytest.mark.slow
 def test_a_chat_template_that_takes_long_for_a_prompt_ends():
     policy = tiny_policy(template="{prompt}")
     tokenizer = copy.deepcopy(policy.tokenizer)

@@ -36,6 +36,7 @@ def math():
 # Verdicts
 
 
+@pytest.mark.slow
 def test_hand_made_cases():
     """Every case of the table in both modes; those of `LIMITS` are judged otherwise, as it says."""
     assert len(CASES) >= 250
