@@ -110,8 +110,9 @@ def judged(rollouts: Rollouts, plan: Plan, course: Any) -> Rollouts:
 def prefix_length(total: int, share: float, hard: bool, cap: int | None = None) -> int:
     """How many tokens of a response of so many tokens are replayed.
 
-    Of a hard problem's right response all but a share is replayed, so that the rest is left to do;
-    of an easy problem's wrong response that share itself. At least one token is left to sample.
+    Of a right response to a hard problem, all but the last part, which is this share of it, is
+    replayed. Of a wrong response to an easy problem, the first part of this share is replayed. At
+    least one token is left to sample.
 
     >>> [prefix_length(20, share, hard=True) for share in (0.25, 0.75)]
     [15, 5]
@@ -127,12 +128,15 @@ def prefix_length(total: int, share: float, hard: bool, cap: int | None = None) 
 
 @dataclass
 class PassRateControl:
-    """Keeps the pass rate of one side's prefix groups near one half by how much is replayed.
+    """Chooses how much of an old response is replayed, to keep success rates near one half.
+
+    Hard problems have one such object and easy problems another one. The success rates are those of
+    the groups that started from a prefix.
 
     Attributes
     ----------
     share : float
-        See `prefix_length`. A larger share makes either side harder.
+        See `prefix_length`. A larger share makes hard and easy problems harder.
     average : float
         Running average of the pass rate.
     rest : int
@@ -612,10 +616,10 @@ class Deadline(Slot):
     """Ends responses that have their answer, and stops those that have none in time.
 
     The text of a growing response is searched for an answer. Once there is one, the response ends
-    where the policy has been sure of its tokens for a while, how sure depends on the problem. A
-    response without an answer at the deadline is stopped, or spared with a small chance. Sampled
-    tokens are counted; the first and the second mark below are shares of the limit at first, and
-    then quantiles of the lengths of late.
+    where the policy has been sure of its tokens for a while; how sure it must be depends on the
+    problem. A response without an answer at the deadline is stopped, or spared with a small chance.
+    All places below count sampled tokens. Two of them are called the first and the second mark. At
+    first they are shares of the limit of a response, and later quantiles of recent lengths.
 
     Attributes
     ----------
@@ -627,7 +631,8 @@ class Deadline(Slot):
     gap : int
         The second mark is at least so many tokens after the first.
     shares, quantiles : (first, second)
-        The marks before and after there are lengths.
+        The marks as shares of the limit, until enough lengths are known, and as quantiles of the
+        lengths from then on.
     refit : int
         Rounds from one fit of the marks to the next.
     least : int
@@ -769,8 +774,8 @@ def survival(chances: Any, keep: float = 0.5, right: float = 0.5) -> np.ndarray:
     -----
     The formula of the paper is not known here, and this is our reading. The probability is linear
     in the chance, a + b p with b = keep (right - mean p) / var p and a = keep - b mean p, which
-    meets both shares in expectation; it is then cut to [0, 1], which does not. Where all chances
-    are the same it is `keep`.
+    meets both shares in expectation. It is then cut to [0, 1]; where this changes it, the shares
+    are met only roughly. Where all chances are the same it is `keep`.
 
     References
     ----------
@@ -816,10 +821,11 @@ class Survival(Slot):
     """Once, at a certain length, a share of each group's rollouts goes on, half of them right.
 
     A small network reads the hidden state of every rollout that gets to `at` tokens and predicts
-    whether it will end right. From that and the outcomes of earlier rollouts with a like prediction
-    follows a chance of success, and from the chances in a group the probability that each rollout
-    goes on (see `survival`). `selectors.Finished` makes the group of those that did. The network
-    learns after every round from the rollouts that it has judged and that have a verdict.
+    whether it will end right. The share of right ones among earlier rollouts with about the same
+    prediction is its chance of success (see `binned_chances`). The chances in a group give the
+    probability with which each rollout goes on (see `survival`). `selectors.Finished` leaves out
+    the others, so that those that went on make the group. The network learns after every round from
+    the rollouts that it has judged and that have a verdict.
 
     Attributes
     ----------

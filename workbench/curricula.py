@@ -306,10 +306,10 @@ class Dps(Slot):
     """Takes the problems that are most likely to be mixed, by a Markov chain for each problem.
 
     A problem is in one of three states, "all wrong", "mixed" and "all right", and moves between
-    them from round to round. Its memory has the chance of each state, and a count of each
-    transition with a prior of 1. A visit shows the state. The transition into it is counted, shared
-    out over where it may have come from. In a round without a visit the chances move on by the
-    transitions as they are believed.
+    them from round to round. For each problem the chance of each state is kept, and a count of each
+    transition with a prior of 1. A visit shows the state. One transition into it is then counted,
+    in parts: each earlier state gets the part that is the probability of having come from it. In a
+    round without a visit the chances are moved on by the estimated transition probabilities.
 
     Attributes
     ----------

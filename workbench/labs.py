@@ -125,7 +125,10 @@ class Lab:
             )
         check_arguments(self)
         if "lr" in self.optimizer:
-            raise ValueError(f"optimizer={self.optimizer!r}: without lr, which is learning_rate")
+            raise ValueError(
+                f"optimizer={self.optimizer!r}: give it without lr, which is the argument "
+                "learning_rate"
+            )
 
     def described(self, config: Mapping[str, Any] | None) -> Lab:
         """The same lab with another `config`: the function and the arguments that make it again."""
@@ -584,7 +587,7 @@ class UnslothConfig(ModelConfig):
         if self.device == "cpu" and needs_gpu:
             raise ValueError(
                 "device='cpu': Unsloth has neither vLLM nor 4 bits there, and bitsandbytes no 8 "
-                "bits; fast_inference=False, load_in_4bit=False, optimizer_bits=32"
+                "bits; pass fast_inference=False, load_in_4bit=False and optimizer_bits=32"
             )
 
 

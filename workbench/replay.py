@@ -349,8 +349,8 @@ class Experience(RightAnswers):
             theirs, ours = map(_reward_parts, (self.stored, rollouts))
             if theirs != ours:
                 raise ValueError(
-                    f"path={str(self.path)!r}: its answers were rewarded by {theirs}, and the "
-                    f"answers of this run are by {ours}; one group needs rewards of one kind"
+                    f"path={str(self.path)!r}: its answers were rewarded by {theirs}, and those of "
+                    f"this run are rewarded by {ours}; a group needs rewards of the same parts"
                 )
         rows: list[int] = []
         rows_of = self.rows_by_problem()

@@ -192,8 +192,9 @@ class BreakEven(NamedTuple):
 
     `estimate` is NaN where one of them is cheaper at every price tried; `cheaper_below` says
     whether the arm is the cheaper one below the break-even price (or everywhere). The interval
-    holds all prices at which the interval of the cost ratio holds 1; its ends are 0 and inf where
-    that goes on beyond the prices tried, and NaN where it holds 1 at none of them.
+    consists of all prices at which the interval of the cost ratio contains 1. If that is still so
+    at the lowest or the highest price tried, its end there is 0 or inf; if it is so at no price
+    tried, both ends are NaN.
     """
 
     estimate: float

@@ -100,7 +100,7 @@ class Course:
         if not 0 <= budget <= places[-1]:
             raise ValueError(
                 f"budget={budget:g}: {self.path} was last evaluated at {places[-1]:g} "
-                f"{name_of(unit)}"
+                f"{name_of(unit)}, so its score at this budget is not known"
             )
         return float(np.interp(budget, places, self.scores))
 

@@ -5,7 +5,7 @@ There is one method for one kind of quantity, here and in every table and figure
     a mean over seeds                    Student's interval
     a difference of two arms             Student's interval of the differences, seed by seed
     a ratio of two arms                  the same on the log scale
-    the same where runs did not arrive   signed ranks, from twelve seeds on
+    the same with censored runs          signed ranks, from twelve seeds on
 
 Runs of two arms with the same seed share initial weights, problem order and evaluation draws, so
 that pairing takes out what they have in common. The held-out problems count as fixed: an interval
@@ -26,7 +26,7 @@ from workbench.utils.validation import one_of, positive_number, shown, whole_num
 LEVEL = 0.95
 SCALES = ("linear", "ratio", "percent")
 SIGN_TEST_SEEDS = 6  # the fewest with which all values on one side have a p-value below .05
-# The fewest with which signed ranks have a p-value below .05 although one run did not arrive.
+# The fewest with which signed ranks have a p-value below .05 although one run is censored.
 RANK_TEST_SEEDS = 12
 # Where ranks put a value that may be as far away as it likes. Its average with another value is
 # half as far away, so beyond a quarter an average says nothing.
@@ -69,7 +69,7 @@ class Measurement:
     last rank, whatever it would have needed. So from `RANK_TEST_SEEDS` seeds on, where it is known
     which values are censored, the test is Wilcoxon's of signed ranks, the interval is the one that
     belongs to it, and the value is the median of the averages of two values (Hodges and Lehmann).
-    At either end a value counts as that one of the numbers it may be that lies furthest out.
+    At either end of the interval a censored value counts as the number furthest out that it may be.
 
     Examples
     --------
@@ -105,7 +105,9 @@ class Measurement:
             if np.ndim(given):
                 which[name] = np.asarray(given, dtype=bool)
                 if which[name].shape != values.shape:
-                    raise ValueError(f"{name}: a number, or one truth value for each seed")
+                    raise ValueError(
+                        f"{name}: a number, or one truth value for each seed, is needed"
+                    )
                 object.__setattr__(self, name, int(which[name].sum()))
             elif not given:
                 which[name] = np.zeros(len(values), dtype=bool)

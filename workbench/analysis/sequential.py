@@ -171,7 +171,7 @@ def readings(
         that were decided earlier keep the seeds that they had.
     looks : rising whole numbers
     level : float
-        Probability that any arm is called better or worse that is not.
+        Probability that at least one arm is called better or worse although it is not.
     band : float
         As in `verdict`.
 

@@ -138,7 +138,7 @@ def answers(
     looks : rising whole numbers
         After how many pairs the trial looks, as it was planned. The last one ends it.
     level : float
-        Probability that any arm is called better or worse that is not.
+        Probability that at least one arm is called better or worse although it is not.
     band : float
         Costs are alike where the whole interval lies within this share of 1.
     tuned : bool

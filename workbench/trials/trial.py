@@ -80,7 +80,7 @@ class Trial:
     lab : Lab or name, optional
         None for the tiny lab.
     out : path
-        Directory of the trial. One that holds this trial already is gone on with.
+        Directory of the trial. If it holds this trial already, the trial goes on from there.
     measure : str or Unit
         What is spent on the way to the target: "rollouts", "flops", "round", tokens, or a
         `CostModel`. Seconds are no measure, since those of two runs depend on what else ran.
@@ -90,22 +90,23 @@ class Trial:
         Of every run. An arm that samples less than the baseline goes on until it has sampled as
         much.
     seeds : int or (int, int)
-        The fewest and the most pairs of fresh seeds. One number makes so many, with one look.
+        The fewest and the most pairs of fresh seeds. With a single number exactly so many pairs are
+        run, and the trial looks at the answer once, after the last of them.
     rates : numbers, optional
         The coarse grid of learning rates; None for 1/4, 1/2, 1 and 2 times the lab's.
     mini_batches : int or list of int, optional
         Optimizer steps of a round. Several are tuned, each with all rates.
     tuning_seeds : int
     first_seed : int
-        The first of the fresh seeds, and how far beyond 1,000,000 those of tuning begin. With
-        another one a trial is repeated on seeds that the first has not seen.
+        The fresh seeds begin with this number, and the seeds of tuning with 1,000,000 plus this
+        number. A trial that is repeated with another number has seeds that the first did not have.
     problems_per_round : int
     evaluate_every : int, optional
         Rounds between evaluations in the comparison; None for a fifth of the rounds.
     columns : {"none", "outcomes", "scores", "all"}
         What is kept of the rollouts of the comparison, see `workbench.trials.cases.KEPT_COLUMNS`.
     level : float
-        Probability of calling any arm better or worse that is not.
+        Probability of calling at least one arm better or worse although it is not.
     jobs, ray, gpus
         As for `engine.at_work`.
     report : function

@@ -34,7 +34,7 @@ from workbench.utils.validation import positive_number, shown, whole_number
 FACTORS = (0.25, 0.5, 1.0, 2.0)  # of the lab's rate, the coarse grid where nobody names one
 FIRST_SEED = 1_000_000  # seeds from here on belong to tuning, and those below to comparisons
 # Of a run's budget: what the baseline has reached by then is the default target. A run that takes
-# 1.6 times as long still arrives, and one that does not leaves the comparison without an end.
+# 1.6 times as long still reaches it. One that does not reach it leaves the interval without an end.
 SHARE = 0.6
 LEAST_GAIN = 0.02  # accuracy above the start that a target needs
 NEAR = 1.1  # rates whose cost is below so many times the best one's count as good

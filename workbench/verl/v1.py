@@ -332,7 +332,7 @@ class QueueRound:
         if buffer.method.replay is not None and not all(map(torch.all, data["response_mask"])):
             raise ValueError(
                 "replay: the responses hold tokens that the model did not write, such as those of "
-                "tools, and old responses are carried without; use replay=None"
+                "tools, and an old response does not say which they are; use replay=None"
             )
         size = len(keys)
         response = _ragged(data["responses"], np.int32)
@@ -441,7 +441,7 @@ class QueueRound:
             value = fields.get(name)
             if isinstance(value, torch.Tensor) or value:
                 raise ValueError(
-                    f"replay: the rows have {name}, which old responses are carried without; use "
+                    f"replay: the rows have {name}, which cannot be kept for old responses; use "
                     "replay=None"
                 )
         if not len(same):
