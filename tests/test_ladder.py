@@ -101,3 +101,7 @@ def test_every_rung_has_every_method_with_its_seeds():
     assert list(table.index.unique("size")) == list(rungs.RUNGS)
     assert (table.groupby("size").size() == len(rungs.ARMS)).all()
     assert (table["seeds"] >= 3).all()
+    other = rungs.effects(
+        rungs.shelves(wb.labs.shipped("runs"), rungs.OTHER_TASK, rungs.OTHER_ARMS)
+    )
+    assert list(other.index.unique("method")) == list(rungs.OTHER_ARMS.values())
