@@ -304,7 +304,7 @@ def eight_rounds(out, told):
         told.send(row["round"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_at_random_moments_and_resumed_bit_for_bit(tmp_path):
     out = tmp_path / "killed"
     rng = random.Random(3)

@@ -196,6 +196,7 @@ def test_wrong_arguments_of_a_run_are_said_before_anything_runs(tmp_path):
 
 
 @linux
+@pytest.mark.long
 def test_whatever_dies_is_named_takes_nothing_along_and_leaves_nothing_behind(tmp_path):
     """The deaths of a run, of the forkserver, and of two callers, while runs are at work."""
     with (
