@@ -140,7 +140,7 @@ class Ragged:
         return Ragged(self.values[flat], offsets)
 
     def first(self, lengths: np.ndarray) -> Ragged:
-        """The first lengths (R,) values of each row.
+        """The first lengths (R,) values of each row, which has at least as many.
 
         >>> Ragged.of([[1, 2, 3], [4]], np.int32).first(np.array([2, 0])).values
         array([1, 2], dtype=int32)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from examples.gpu_first_run import report, runs, subject, trl_beside
-from examples.gpu_first_run.settings import MORE_TO_DO, Settings, parser
+from examples.gpu_first_run.settings import MORE_TO_DO, Settings, parser, write
 
 SHORTEST = 60  # seconds that a part needs to be worth its start on a GPU
 
@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if refused:
         print(refused, file=sys.stderr)
         return 2
+    write(settings.file("settings"), settings.of_all_pieces)
     ended = time.monotonic() + settings.seconds
     logs = settings.out / "logs"
     logs.mkdir(parents=True, exist_ok=True)

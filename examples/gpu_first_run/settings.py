@@ -85,25 +85,21 @@ class Settings:
         """All that is to do, in this order."""
         return [*PARTS, *self.papers, "report"]
 
-    def refusal(self) -> str | None:
-        """Why these settings cannot be run, None if they can.
+    @property
+    def of_all_pieces(self) -> dict[str, Any]:
+        """The settings that every piece has to have alike, since what is done is not done again."""
+        return {name: value for name, value in vars(self).items() if name not in OF_A_PIECE}
 
-        The first piece writes them down, and later ones have to have the same, since a part that is
-        done is not done again.
-        """
+    def refusal(self) -> str | None:
+        """Why these settings cannot be run, None if they can."""
         if self.problems not in PROBLEMS and not Path(self.problems).is_file():
             return f"--problems {self.problems}: {' or '.join(PROBLEMS)}, or a file, is needed"
-        asked = {name: value for name, value in vars(self).items() if name not in OF_A_PIECE}
-        before = read(self.file("settings"))
-        if before is None:
-            write(self.file("settings"), asked)
-            return None
-        changed = [f"--{name.replace('_', '-')}" for name in asked if asked[name] != before[name]]
+        asked = self.of_all_pieces
+        before = read(self.file("settings")) or asked
+        changed = [name for name in asked if asked[name] != before.get(name)]
         if changed:
-            return (
-                f"--out {self.out} holds a first run with another {', '.join(changed)}; "
-                "name another folder"
-            )
+            options = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
+            return f"--out {self.out} holds a first run with another {options}; name another folder"
         return None
 
     def file(self, name: str) -> Path:

@@ -263,7 +263,7 @@ def stopped_by(
     """
     tables = {}
     for name, each in (("stopping", method), ("whole", whole)):
-        # What is learnt does not matter, so nothing is evaluated.
+        # Only the rollouts are read, so nothing is evaluated.
         run = wb.Run(
             lab, each, seed=seed, out=Path(out, name), learning_rate=STILL, evaluate_every=0
         )

@@ -137,21 +137,17 @@ RULES_AT_ONE_RATE = {
         "max-reward": "pods/late-max-reward",
     },
 }
-# The tuned runs by n and by m, one problem a step, as in figure 3.
+
+
+def _tuned(n: int, m: int) -> str:
+    """The tuned runs that keep m of n rollouts, one problem a step; m of m is GRPO."""
+    return "regimes/pods/grpo-16" if n == m else f"regimes/pods-sizes/pods-{n}-{m}"
+
+
+# The tuned runs by n and by m, as in figure 3.
 TUNED_SIZES = {
-    "n sampled, m = 16 kept": {
-        16: "regimes/pods/grpo-16",
-        32: "regimes/pods-sizes/pods-32-16",
-        64: "regimes/pods-sizes/pods-64-16",
-        128: "regimes/pods-sizes/pods-128-16",
-        256: "regimes/pods-sizes/pods-256-16",
-    },
-    "m kept of n = 64": {
-        2: "regimes/pods-sizes/pods-64-2",
-        4: "regimes/pods-sizes/pods-64-4",
-        8: "regimes/pods-sizes/pods-64-8",
-        16: "regimes/pods-sizes/pods-64-16",
-    },
+    "n sampled, m = 16 kept": {n: _tuned(n, 16) for n in (16, 32, 64, 128, 256)},
+    "m kept of n = 64": {m: _tuned(64, m) for m in (2, 4, 8, 16)},
 }
 # The runs at one rate by n and by m, 32 problems a round.
 SIZES = {
@@ -917,29 +913,25 @@ def _of_sizes(
     return first, second
 
 
-def _sizes(n: int, m: int) -> str:
-    return f"regimes/pods-sizes/pods-{n}-{m}"
-
-
 # Each claim on n and m between tuned runs with one problem a step, and the same claim at one rate
 # with 32 problems a round, where m is 8 of n = 32.
 CLAIMS_OF_SIZES: tuple[tuple[Claim, Claim], ...] = (
     _of_sizes(
         "n = 4m above n = m, equal cost on an L40S, points",
         "a peak at 4m",
-        (_sizes(64, 16), "regimes/pods/grpo-16"),
+        (_tuned(64, 16), _tuned(16, 16)),
         ("head-to-head/pods", "head-to-head/grpo"),
     ),
     _of_sizes(
         "n = 4m above n = 8m, equal cost on an L40S, points",
         "a peak at 4m",
-        (_sizes(64, 16), _sizes(128, 16)),
+        (_tuned(64, 16), _tuned(128, 16)),
         ("head-to-head/pods", "pods/n-64"),
     ),
     _of_sizes(
         "m = n/8 at most 2 points below m = n/4, equal cost on an L40S, points",
         "robust",
-        (_sizes(64, 8), _sizes(64, 16)),
+        (_tuned(64, 8), _tuned(64, 16)),
         ("pods/m-4", "head-to-head/pods"),
         direction="matches",
         margin=2,
@@ -947,14 +939,14 @@ CLAIMS_OF_SIZES: tuple[tuple[Claim, Claim], ...] = (
     _of_sizes(
         "m = 2 below m = n/4, equal cost on an L40S, points",
         "lower",
-        (_sizes(64, 2), _sizes(64, 16)),
+        (_tuned(64, 2), _tuned(64, 16)),
         ("pods/m-2", "head-to-head/pods"),
         direction="below",
     ),
     _of_sizes(
         "m = 2 below m = n/4, equal rounds, points",
         "lower",
-        (_sizes(64, 2), _sizes(64, 16)),
+        (_tuned(64, 2), _tuned(64, 16)),
         ("pods/m-2", "head-to-head/pods"),
         unit="round",
         direction="below",
@@ -1147,9 +1139,9 @@ def size_panels(
     Parameters
     ----------
     records : dict from "folder/label" to records
+    units : dict from text to what is held equal
     sizes : dict from text to size to "folder/label"
         `TUNED_SIZES`, or `SIZES` for the runs at one rate.
-    units : dict from text to what is held equal
     title : str
 
     Returns

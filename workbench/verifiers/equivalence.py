@@ -121,7 +121,8 @@ BEFORE = (
     rf"|all\s++but|except(?:\s++for)?|excluding|neither|nor)|{INEQUALITY}=?)[\s$*]++"
 )
 BEHIND = (
-    rf"[\s$*]++(?:{SCALE}|(?:cannot|can't|isn't|wasn't|doesn't)\b|(?:is|was|are|does|can|would\s++be)"
+    rf"[\s$*]++(?:{SCALE}|(?:cannot|can't|isn't|wasn't|doesn't)\b"
+    r"|(?:is|was|are|does|can|would\s++be)"
     r"\s++(?:[a-z]++\s++)?(?:not|wrong|incorrect|false|excluded|impossible|too)\b)"
 )
 MENTION = re.compile(rf"(?i)(?P<before>{BEFORE})?(?P<number>{NUMBER})(?P<behind>{BEHIND})?")
