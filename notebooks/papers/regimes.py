@@ -37,12 +37,20 @@ TUNING_SEEDS = 2
 SMOLLM2 = "../build/smollm2"  # see `examples/smollm2.py`
 LADDER_ROUNDS = 16
 CBS_ROUNDS = 120  # with 16 problems in each, an eighth of the paper's batch
+CBS_LONG_ROUNDS = 360
 # PODS's released setting takes one problem a step, and its step is small.
 PODS_SETTINGS = {
     "rounds": 600,
     "problems_per_round": 1,
     "rates": (1.12e-4, 2.25e-4, 4.5e-4, 9e-4),
     "evaluate_every": 120,
+}
+# Four times as long, to the plateau. Both arms collapse within 600 steps at the highest rate above.
+PODS_LONG_SETTINGS = {
+    **PODS_SETTINGS,
+    "rounds": 2400,
+    "rates": (1.12e-4, 2.25e-4, 4.5e-4),
+    "evaluate_every": 240,
 }
 
 
@@ -188,8 +196,8 @@ def aero_arms() -> dict[str, Method]:
     }
 
 
-def cbs_arms(base: str) -> Callable[[], dict[str, Method]]:
-    """The arms of CBS on one objective.
+def cbs_arms(base: str, rounds: int = CBS_ROUNDS) -> Callable[[], dict[str, Method]]:
+    """The arms of CBS on one objective, with a schedule for so many rounds.
 
     The full set with whole problems in a mini-batch, and mixed; CBS* and CBS with the paper's share
     of a round in a mini-batch, and CBS* with mini-batches of 8, so that a round has as many
@@ -197,7 +205,7 @@ def cbs_arms(base: str) -> Callable[[], dict[str, Method]]:
     """
 
     def cbs(**options: Any) -> Method:
-        return methods.cbs(base=base, planned=CBS_ROUNDS, **options)
+        return methods.cbs(base=base, planned=rounds, **options)
 
     def arms() -> dict[str, Method]:
         full = {
@@ -216,6 +224,12 @@ def cbs_arms(base: str) -> Callable[[], dict[str, Method]]:
         }
 
     return arms
+
+
+def cbs_long_arms() -> dict[str, Method]:
+    """The arms of CBS that are near each other after 120 rounds, on GRPO's objective."""
+    arms = cbs_arms("grpo", CBS_LONG_ROUNDS)()
+    return {name: arms[name] for name in ("full", "mixed", "round-8", "buffer", "random-buffer")}
 
 
 def course_arms(limit: int, judged: int) -> Callable[[], dict[str, Method]]:
@@ -358,6 +372,14 @@ REGIMES = {
         pods_sizes_arms,
         PODS_SETTINGS,
     ),
+    "pods-long": Regime(
+        "PODS",
+        "the default pool, one problem a step, 2,400 steps",
+        labs.tiny,
+        "grpo-16",
+        lambda: {name: pods_arms()[name] for name in ("grpo-16", "pods")},
+        PODS_LONG_SETTINGS,
+    ),
     "pods-batch": Regime(
         "PODS",
         "the default pool, 32 problems a round",
@@ -377,6 +399,20 @@ REGIMES = {
         )
         for base in ("grpo", "dapo", "gspo")
     },
+    "cbs-long": Regime(
+        "CBS",
+        "GRPO's objective, 16 new problems a round, 4 steps, 360 rounds",
+        lambda: labs.tiny(pool=None),
+        "full",
+        cbs_long_arms,
+        {
+            "rounds": CBS_LONG_ROUNDS,
+            "problems_per_round": 16,
+            "mini_batches": 4,
+            "rates": (2.25e-4, 4.5e-4, 9e-4),
+            "evaluate_every": 36,
+        },
+    ),
     # The panel of the leaderboard on larger models. The rung below is the leaderboard itself.
     "ladder-large": Regime(
         "the ladder",
