@@ -370,6 +370,12 @@ CASES = [
         ("(0.5, 1)", r"(\frac{1}{2}, 1)", True),
         ("(1,2)", "(1,2,3)", False),
         ("(x, y) = (1, 2)", "(1,2)", True),
+        ("x=1, y=2", "(1,2)", True),
+        (r"y=2 \text{ and } x=1", "(1,2)", True),
+        ("y=1, x=2", "(1,2)", False),
+        ("x=2, y=1", "(1,2)", False),
+        ("(1, 2)", "x=1, y=2", True),
+        ("(2, 1)", "x=1, y=2", False),
         (r"\langle 1, 2 \rangle", r"\langle 1, 2 \rangle", True),
     ),
     *boxed(

@@ -335,7 +335,15 @@ REGIMES = {
         knapsack_pair,
         {"rounds": 100},
     ),
-    # Three tenths of the pool unsolved, four updates a round, to the plateau.
+    "knapsack-long": Regime(
+        "Knapsack RL",
+        "half of the pool solved, 32 problems a round, 400 rounds",
+        lambda: labs.tiny(regime="knapsack"),
+        "grpo-8",
+        knapsack_pair,
+        {"rounds": 400, "rates": (4.5e-4, 9e-4, 1.8e-3), "evaluate_every": 40},
+    ),
+    # Three tenths of the pool unsolved, four updates a round.
     "ar3po": Regime(
         "AR3PO",
         "three tenths of the pool unsolved, 4 steps a round",
@@ -344,6 +352,19 @@ REGIMES = {
         ar3po_arms,
         {"rounds": 100, "mini_batches": 4},
         outcomes=("grpo", "ar3po"),
+    ),
+    "ar3po-long": Regime(
+        "AR3PO",
+        "three tenths of the pool unsolved, 4 steps a round, 200 rounds",
+        lambda: labs.tiny(regime="ar3po"),
+        "grpo",
+        lambda: {name: ar3po_arms()[name] for name in ("grpo", "ar3po")},
+        {
+            "rounds": 200,
+            "mini_batches": 4,
+            "rates": (2.25e-4, 4.5e-4, 9e-4),
+            "evaluate_every": 20,
+        },
     ),
     # Against the arm that samples least, so that none goes on for longer than the others.
     "aero": Regime(

@@ -8,6 +8,7 @@ accepted only if further questions have the right answer:
   below a thousandth are compared again, by their ratio, and so are percents.
 - Has it read all that the answer says? Of `\ge 42`, `42_5`, "42 h 5 min", `\det(1)=42` and
   `42 \to 43` it passes over a part, and `40 2` is a sum for it. Such answers are `unparsed`.
+- Which unknown has which value? Of `y=1, x=2` Math-Verify makes the point (1, 2).
 - Are two words the same? Words are products of their letters for it, in whatever order.
 - Does the answer contradict itself? Of `43=42` Math-Verify compares the last side alone.
 - Does the text offer several answers, or deny or bound one? Of "the answer is 42 or 43", "it is not
@@ -94,6 +95,8 @@ WORDED = re.compile(
 UNIT = re.compile(
     r"\\(?:text|mathrm|textrm|mbox|operatorname)\{([^{}]*)\}(?:\s*+\^\s*+\{?\s*+([0-9])\s*+\}?)?"
 )
+BETWEEN = re.compile(r",|\band\b|\\text\{\s*and\s*\}")  # two equations
+EQUATION = re.compile(r"\s*([A-Za-z])\s*=([^=]+)")  # for an unknown of one letter
 LETTER_AS_UNIT = re.compile(r"[0-9}]\s++([msgh])\s*+\Z")
 # Words, of which Math-Verify makes products of letters, in which the order does not count.
 WORDS_ALONE = re.compile(
@@ -162,6 +165,10 @@ def equivalence() -> Judge:
         is_box = response.startswith(BOX) and response.endswith("}")
         content = _with_words(readable(response[len(BOX) : -1])) if is_box else ""
         gold_text = _with_words(readable(item["answer"]))
+        if gold_text.startswith("("):
+            content = _as_point(content)
+        elif content.startswith("("):
+            gold_text = _as_point(gold_text)
         gold = gold_of(gold_text)
         if gold is None:
             return {"status": "unusable gold"}
@@ -381,6 +388,23 @@ def _with_words(content: str) -> str:
     """
     worded = WORDED.fullmatch(content)
     return rf"{worded['number']}\text{{ {worded['words']}}}" if worded else content
+
+
+def _as_point(content: str) -> str:
+    """The values of several unknowns in the order of their letters; anything else as it is.
+
+    >>> _as_point("y=2, x=1"), _as_point("x=1, x=2")
+    ('(1, 2)', 'x=1, x=2')
+    """
+    values = {}
+    parts = BETWEEN.split(content)
+    for equation in map(EQUATION.fullmatch, parts):
+        if equation:
+            values[equation[1]] = equation[2].strip()
+    # Every part has to be an equation, for an unknown of its own.
+    if len(values) < max(2, len(parts)):
+        return content
+    return f"({', '.join(values[name] for name in sorted(values))})"
 
 
 def _unit(text: str) -> str:
