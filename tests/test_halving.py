@@ -102,6 +102,9 @@ def test_a_third_of_the_combinations_goes_on_after_each_stage(tmp_path, monkeypa
     assert first["mopps"] == pytest.approx(math.log(0.7))
     assert first["mopps+beta"] == pytest.approx(math.log(0.7 * 1.5))
     assert rungs.groupby("rung")["label"].count().tolist() == [7, 2, 2]
+    # Its best rate is one of the first stage's, and stays its best through the later ones.
+    of_mopps = rungs.loc[rungs["label"] == "mopps", "score"]
+    assert of_mopps.tolist() == pytest.approx([math.log(0.7)] * 3)
     # Those that are left were tuned with the effort of every other arm.
     of_winner = [name for name in made if name.startswith("tuning/mopps/")]
     assert len(of_winner) == tuning.effort(search.coarse, search.tuning_seeds)

@@ -109,6 +109,12 @@ def test_a_run_that_does_not_reach_the_target_makes_its_interval_open(groups):
     assert slow["verdict"] == "open" and np.isnan(slow["resolves"])
 
 
+def test_a_pair_of_which_neither_run_arrived_counts_once(groups):
+    table = analysis.table(groups, target=0.9)
+    assert table.loc[["grpo", "slow"], "reached"].tolist() == [0, 0]
+    assert table.loc["slow", ["rollouts_censored", "flops_censored"]].tolist() == [3, 3]
+
+
 def test_the_verdict_follows_holm_and_names_its_resolution(groups):
     table = analysis.table(groups, target=0.5)
     found = table.loc[["fast", "slow"]]
@@ -172,7 +178,7 @@ def test_the_table_in_markdown(groups):
     assert head.startswith("| method | changes | rollouts | FLOPs |")
     assert grpo == "| `grpo` |  | 1 | 1 | the baseline |  | 3 of 3 |  |"
     ratio = "1.02 [0.97, 1.07]"
-    assert fast == f"| `fast` | allocator | {ratio} | {ratio} | alike | 0.45 | 3 of 3 | 7 |"
+    assert fast == f"| `fast` | allocator | {ratio} | {ratio} | alike | 0.45 | 3 of 3 | 9 |"
     assert ", open] | open | 1 | 0 of 3 |  |" in slow
 
 

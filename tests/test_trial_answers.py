@@ -161,6 +161,38 @@ def test_arms_are_corrected_together_and_make_one_table(grpo):
     assert {"verdict", "ratio", "low", "high", "seeds", "learning_rate"} <= set(table.columns)
 
 
+def test_what_would_have_been_seen_is_what_the_correction_leaves(grpo):
+    options = {"baseline": "grpo", "target": 0.338, "looks": (8,)}
+    arms = {label: runs(label) for label in ("vip", "cispo", "gspo")}
+    alone = {label: look(arms[label], grpo, **options).resolves for label in arms}
+    together = answer.answers(arms, grpo, **options)
+    still_open = sum(each.verdict not in ("better", "worse") for each in together.values())
+    assert still_open > 1
+    for label, found in together.items():
+        assert found.resolves > 1.05 * alone[label]
+    # An arm is surely decided at the level that is divided by the number of open ones.
+    strict = look(arms["vip"], grpo, level=0.05 / still_open, **options)
+    assert together["vip"].resolves == pytest.approx(strict.resolves)
+
+
+def test_before_the_first_look_no_change_would_have_been_seen(grpo):
+    found = look(runs("ar3po", 4), grpo, baseline="grpo", target=0.338)
+    assert found.reached == 4 and np.isnan(found.resolves)
+    assert "would have been seen" not in str(found)
+
+
+def test_an_arm_without_a_look_has_no_corrected_p(grpo):
+    found = look(runs("ar3po", 4), grpo, baseline="grpo", target=0.338)
+    assert sentence_ends(replace(found, arms=2, low=0.6, high=0.9))
+
+
+def test_the_ratio_of_a_single_pair_may_be_a_bound(grpo):
+    options = {"baseline": "grpo", "target": 0.338}
+    assert "arm needs at least " in str(look(runs("cbs-round", 1), grpo, **options))
+    turned = look(runs("grpo", 1), runs("cbs-round", 1), arm="grpo", baseline="cbs", target=0.338)
+    assert "grpo needs at most " in str(turned)
+
+
 def test_the_baseline_under_another_name_is_recognised(grpo):
     found = look(runs("grpo", 5), grpo, arm="mine", baseline="grpo", target=0.338)
     assert (found.verdict, found.known, found.ratio) == ("alike", True, 1.0)

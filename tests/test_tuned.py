@@ -100,6 +100,14 @@ def test_gains_are_points_at_an_equal_budget_of_each_pair(shelf):
     assert row["n"] == 2
 
 
+def test_differences_on_the_way_are_those_at_parts_of_the_common_budget(shelf):
+    table = tuned.on_the_way(shelf.courses, "mine", "GRPO", {"by rounds": "round"}, parts=2)
+    half, end = table.loc[("by rounds", "1/2")], table.loc[("by rounds", "2/2")]
+    assert half[["mine", "GRPO", "difference"]].tolist() == pytest.approx([40.5, 30.5, 10])
+    assert end[["mine", "GRPO", "difference"]].tolist() == pytest.approx([60.5, 40.5, 20])
+    assert list(table) == ["mine", "GRPO", "difference", "low", "high"]
+
+
 def test_a_pair_is_not_cut_by_a_third_arm(shelf, tmp_path):
     """GRPO and the arm have four rounds; a third one has two."""
     for seed in (0, 1):

@@ -168,3 +168,9 @@ def test_the_target_is_what_the_best_rate_reaches_in_three_fifths_of_the_rollout
     runs[Point(4e-4), 8] = course(0.2, 0.5, 0.6, 0.7, 0.8)
     # 240 rollouts are two fifths of the way from .45 to .555.
     assert tuning.default_target(runs, [7], "rollouts") == 0.49
+
+
+@pytest.mark.parametrize("reached", [0.29, 0.57, 0.58])
+def test_a_target_of_whole_hundredths_is_not_rounded_down_further(reached):
+    runs = {(Point(1e-4), 7): course(0.2, *[reached] * 5)}
+    assert tuning.default_target(runs, [7], "rollouts") == reached

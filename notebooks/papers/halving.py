@@ -122,9 +122,11 @@ class Search(Trial):
         costs = {run: self._cost(course, target) for run, course in runs.items()}
         if len(planned) <= stage or any(run not in costs for run in planned[stage]):
             return None
-        # The stages before have their seeds, of which this one has the latest.
-        known = dict.fromkeys(seed for part in planned[: stage + 1] for _, seed in part)
-        return min(tuning.mean_cost(costs, point, known) for point, _ in planned[stage])
+        # A rate counts with all seeds so far, whichever stage tried it first.
+        past = [run for part in planned[: stage + 1] for run in part]
+        seeds = {seed for _, seed in past}
+        points = {point for point, _ in past if all((point, seed) in past for seed in seeds)}
+        return min(tuning.mean_cost(costs, point, seeds) for point in points)
 
 
 def survivors(costs: Mapping[str, float], n: int) -> list[str]:

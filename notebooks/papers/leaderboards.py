@@ -56,9 +56,9 @@ def all_pairs(
     Returns
     -------
     DataFrame, a row for each pair (first, second)
-        ratio of the first one's cost to that of the second, low and high; p, NaN where too few runs
-        reached the target; p_holm, corrected for the number of pairs; and lower: the label of the
-        one that costs less where p_holm is at most .05, else "".
+        ratio of the first one's cost to that of the second, low and high; p, 1 where too few runs
+        reached the target and NaN with a single pair; p_holm, corrected for the number of pairs;
+        and lower: the label of the one that costs less where p_holm is at most .05, else "".
     """
     crossed = {label: crossings(dict(of), target, unit) for label, of in courses.items()}
     rows = {}

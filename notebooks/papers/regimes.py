@@ -353,11 +353,12 @@ REGIMES = {
         {"rounds": 100, "mini_batches": 4},
         outcomes=("grpo", "ar3po"),
     ),
+    # Against the arm that samples less, so that both have 200 rounds.
     "ar3po-long": Regime(
         "AR3PO",
         "three tenths of the pool unsolved, 4 steps a round, 200 rounds",
         lambda: labs.tiny(regime="ar3po"),
-        "grpo",
+        "ar3po",
         lambda: {name: ar3po_arms()[name] for name in ("grpo", "ar3po")},
         {
             "rounds": 200,

@@ -21,7 +21,7 @@ from workbench.analysis import cost
 from workbench.analysis.comparisons import at_budget
 from workbench.analysis.courses import against, common_budget, each, of_common_seeds, read
 from workbench.analysis.intervals import Measurement, resolved_ratio
-from workbench.analysis.sequential import verdicts
+from workbench.analysis.sequential import ALPHA, verdicts
 from workbench.analysis.targets import crossings, ratio_to_target, rising, to_target
 from workbench.utils.validation import one_of, shown
 
@@ -39,7 +39,7 @@ FAIR_UNITS = {
 # method that is a little slower would never arrive, and nothing could be said of by how much.
 SHARE = 0.75
 # The columns of `targets.to_target` that compare a method with the baseline.
-RATIO = ("ratio", "low", "high", "pairs", "censored", "censored_baseline", "p")
+RATIO = ("ratio", "low", "high", "p")
 # What a round looks like: a column of the table, and the one of the rounds that it is the mean of.
 ROUND_COLUMNS = {
     "rollouts_a_round": "rollouts",
@@ -125,7 +125,8 @@ def table(
         UNIT_high, the ratio to the baseline with its interval, and UNIT_censored, the pairs in
         which one of the two did not reach the target; verdict (by rollouts, after Holm's
         correction, see `sequential.verdict`), p_holm, and resolves: the change in percent that
-        would have been found four times out of five, NaN where runs did not reach the target;
+        would have been found four times out of five after that correction, NaN where runs did not
+        reach the target;
         accuracy and accuracy_half at the budget, with accuracy_difference, _low and _high to the
         baseline; rollouts_a_round; all_right and all_wrong: shares of groups, over the rounds that
         all runs have.
@@ -142,14 +143,20 @@ def table(
     }
     by_rollouts = by_unit["rollouts"].reindex(columns=["n", "reached", *RATIO])
     frame = by_rollouts[["n", "reached"]].rename(columns={"n": "seeds"})
-    frame["resolves"] = np.nan
-    crossed = {label: crossings(of, target, "rollouts") for label, of in courses.items()}
-    for label, pairs in against(crossed, baseline).items():
-        ratio = ratio_to_target(*pairs)
-        if not ratio.censored + ratio.censored_baseline:
-            frame.loc[label, "resolves"] = resolved_ratio(ratio.values)
     # One family for the whole table: each method asks whether it differs from the baseline.
     frame[["p_holm", "verdict"]] = verdicts(by_rollouts)
+    # By Holm's method a row is decided where its p times the rows still open is at most ALPHA.
+    decided = frame["verdict"].isin(["better", "worse"]).sum()
+    still_open = max(frame["p_holm"].notna().sum() - decided, 1)
+    frame["resolves"] = np.nan
+    crossed = {label: crossings(of, target, "rollouts") for label, of in courses.items()}
+    # Whether a run reaches the target does not depend on what is counted.
+    unreached = pd.Series(dtype=float)
+    for label, pairs in against(crossed, baseline).items():
+        unreached[label] = sum(not (one.reached and other.reached) for one, other in zip(*pairs))
+        if not unreached[label]:
+            ratio = ratio_to_target(*pairs)
+            frame.loc[label, "resolves"] = resolved_ratio(ratio.values, 1 - ALPHA / still_open)
     scores = at_budget(courses, "rollouts", budget, baseline=baseline)
     scores = scores.reindex(columns=["mean", "half", "difference", "low", "high"])
     frame[["accuracy", "accuracy_half"]] = scores[["mean", "half"]]
@@ -166,7 +173,7 @@ def table(
     for unit, ratios in by_unit.items():
         ratios = ratios.reindex(columns=RATIO)
         frame[[unit, f"{unit}_low", f"{unit}_high"]] = ratios[["ratio", "low", "high"]]
-        frame[f"{unit}_censored"] = ratios["censored"] + ratios["censored_baseline"]
+        frame[f"{unit}_censored"] = unreached
     # The baseline is 1 by definition, and stands where it belongs among the others.
     frame.loc[baseline, list(units)] = 1.0
     frame = frame.rename_axis("method")

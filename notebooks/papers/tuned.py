@@ -25,7 +25,8 @@ from papers.verdicts import Claim, Finding, here, judge, kind
 from papers.verdicts import read as read_verdicts
 from papers.verdicts import table as verdict_texts
 from workbench.analysis import cost
-from workbench.analysis.courses import UNITS, Course, Unit, read
+from workbench.analysis.comparisons import at_budget
+from workbench.analysis.courses import UNITS, Course, Unit, common_budget, read
 from workbench.analysis.runs import load_all
 from workbench.labs import shipped
 from workbench.plots import tuning_curves
@@ -42,6 +43,7 @@ __all__ = [
     "headlines",
     "load",
     "markdown",
+    "on_the_way",
     "one_rate",
     "recorded",
     "tuning_figure",
@@ -263,6 +265,42 @@ def gains(
             rows[name] = accuracy_gain(courses[arm], courses[baseline], unit).columns()
         tables[text] = pd.DataFrame.from_dict(rows, orient="index")
     return tables
+
+
+def on_the_way(
+    courses: Mapping[str, Mapping[int, Course]],
+    arm: str,
+    baseline: str,
+    units: Mapping[str, str | Unit],
+    parts: int = 4,
+) -> pd.DataFrame:
+    """How far an arm is above a baseline at parts of what both have spent, as they near a plateau.
+
+    Parameters
+    ----------
+    courses : dict from name to a dict from seed to Course
+    arm, baseline : str
+    units : dict from text to a unit of spending
+    parts : int
+        The budget that all runs have reached is cut into so many equal parts.
+
+    Returns
+    -------
+    DataFrame, a row a unit and part
+        The accuracy of the arm and of the baseline, in percent, and difference, low and high, in
+        points.
+    """
+    pair = {name: courses[name] for name in (arm, baseline)}
+    rows = {}
+    for text, unit in units.items():
+        reached = common_budget(pair, unit)
+        for part in range(1, parts + 1):
+            budget = reached * part / parts
+            table = 100 * at_budget(pair, unit, budget, baseline=baseline)
+            row = table["mean"].to_dict()
+            row |= table.loc[arm, ["difference", "low", "high"]].to_dict()
+            rows[text, f"{part}/{parts}"] = row
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def verdict_table(found: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:

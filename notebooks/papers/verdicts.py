@@ -17,7 +17,7 @@ data sets), the interval must exclude the smallest of them. A claim that one met
 has a margin in place of a size.
 
 Asking many questions at once makes some intervals miss by chance. The verdict of `judge` is
-therefore what is left after Holm's correction over the family of all tests of all claims; what each
+therefore what is left after Holm's correction over all tests of all claims of a paper; what each
 interval says alone stands beside it.
 """
 
@@ -61,7 +61,7 @@ DISAGREES = "disagrees"
 CANNOT_TELL = "cannot tell"
 VERDICTS = (AGREES, SMALLER, NONE_SEEN, DISAGREES, CANNOT_TELL)
 DIRECTIONS = ("above", "below", "matches")
-# The chance of any wrong rejection in the whole family of tests. It stays the same when intervals
+# The chance of any wrong rejection among the tests of one paper. It stays the same when intervals
 # are asked for at another level.
 FAMILY_LEVEL = 0.05
 

@@ -18,7 +18,15 @@ import pandas as pd
 from workbench.analysis import cost
 from workbench.analysis.courses import UNITS, Course, Unit, name_of, read
 from workbench.analysis.intervals import Measurement, resolved_ratio
-from workbench.analysis.sequential import ALPHA, BAND, LOOKS, Reading, look_at, readings
+from workbench.analysis.sequential import (
+    ALPHA,
+    BAND,
+    LOOKS,
+    Reading,
+    look_at,
+    nominal_levels,
+    readings,
+)
 from workbench.analysis.targets import crossings, ratio_to_target
 from workbench.records import Record
 from workbench.utils.numbers import ratio_text
@@ -55,8 +63,9 @@ class Answer:
         Held-out accuracy minus the baseline's, in percentage points, when both runs of a pair had
         spent as much as the one that ended first.
     resolves : float
-        The change in percent that so many seeds find four times out of five; NaN where runs did not
-        reach the target, or with one pair.
+        The change in percent that so many seeds find four times out of five, at the level that
+        Holm's method leaves for the arms that are still open. NaN before the first look, and where
+        runs did not reach the target.
     p, p_holm : float
         The overall level at which this look would just decide, alone and after Holm's correction.
     known : bool
@@ -174,6 +183,10 @@ def answers(
             ratios[label] = ratio_to_target(*[of_arm.values() for of_arm in crossed[label]])
     read_off = readings(ratios, looks, level=level, band=band)
     tested = sum(bool(np.isfinite(reading.p)) for reading in read_off.values())
+    # By Holm's method an arm is decided where its p times the arms still open is at most `level`.
+    decided = sum(reading.verdict in ("better", "worse") for reading in read_off.values())
+    corrected = nominal_levels(looks, level / max(tested - decided, 1))
+    level_at = dict(zip(looks, corrected.tolist()))
     found = {}
     for label, runs in arms.items():
         mine, others = pairs[label]
@@ -183,7 +196,9 @@ def answers(
         )
         all_reached = 0 < n == reached == baseline_reached
         reading = read_off.get(label, NO_READING)
-        resolved = resolved_ratio(reading.measured.values, reading.measured.level)
+        resolved = np.nan
+        if all_reached and n in level_at:
+            resolved = resolved_ratio(reading.measured.values, 1 - level_at[n])
         gains = [_gain(mine[seed], others[seed], measure) for seed in mine]
         gain = Measurement(np.array(gains or [np.nan]))
         found[label] = Answer(
@@ -202,7 +217,7 @@ def answers(
             difference=gain.value,
             difference_low=gain.low,
             difference_high=gain.high,
-            resolves=resolved if all_reached else np.nan,
+            resolves=resolved,
             p=reading.p,
             p_holm=reading.p_holm,
             known=reading.known,
@@ -259,9 +274,10 @@ def sentence(answer: Answer) -> str:
             "target or longer runs."
         )
     needs = "needs"
-    if answer.reached < n == answer.baseline_reached and answer.high == np.inf:
+    # One pair has no interval: its ends are NaN, and its ratio may be a bound all the same.
+    if answer.reached < n == answer.baseline_reached and not answer.high < np.inf:
         needs = "needs at least"
-    if answer.baseline_reached < n == answer.reached and answer.low == 0:
+    if answer.baseline_reached < n == answer.reached and not answer.low > 0:
         needs = "needs at most"
     # Ratios without the zero before the point, which is the same in nearly all of them.
     ratio = re.sub(r"\b0\.", ".", ratio_text(answer.ratio, answer.low, answer.high))
@@ -322,7 +338,8 @@ def _remarks(answer: Answer) -> list[str]:
             f"than {even.estimate:.2g} times as much as training on one"
         )
     # Where the interval leaves 1 out although nothing is decided, a reader asks why.
-    if answer.verdict == "open" and (answer.high < 1 or answer.low > 1) and answer.arms > 1:
+    excluded = answer.high < 1 or answer.low > 1
+    if answer.verdict == "open" and excluded and answer.arms > 1 and np.isfinite(answer.p_holm):
         remarks.append(f"after correction for {answer.arms} arms p is {answer.p_holm:.2g}")
     # A handful of seeds that spread far apart would show nothing of interest.
     if answer.resolves <= 100:

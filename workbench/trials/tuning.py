@@ -433,4 +433,5 @@ def default_target(
         if all((point, seed) in runs for seed in seeds)
     }
     best = max(scores.values())
-    return math.floor(100 * best) / 100 if math.isfinite(best) else -math.inf
+    # In binary 100 * .57 is a little less than 57, and would lose a whole hundredth.
+    return math.floor(100 * best + 1e-9) / 100 if math.isfinite(best) else -math.inf
