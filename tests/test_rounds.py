@@ -41,11 +41,11 @@ def no_more(n, problems):
     return []
 
 
-def played(problems=PROBLEMS, more=no_more, **slots):
+def played(problems=PROBLEMS, more=no_more, sample=sampled, **slots):
     """The round of a method with these slots, otherwise two rollouts each and all trained on."""
     plain = {"allocator": wb.allocators.Uniform(2), "advantage": LeaveOneOut()}
     method = wb.Method("by hand", **{**plain, **slots})
-    return play(method, problems, CONTEXT, sampled, more)
+    return play(method, problems, CONTEXT, sample, more)
 
 
 @dataclass
@@ -178,6 +178,19 @@ def test_an_allocator_is_told_of_further_problems_and_of_all_rollouts():
     assert seen == [["a", "a"], ["a", "b", "c"], ["a", "a", "a", "b", "c"]]
     assert outcome.rollouts.stage.tolist() == [0, 0, 1, 1, 1]
     assert outcome.rollouts.draw.tolist() == [0, 1, 2, 0, 0]
+
+
+def test_a_later_request_for_nothing_asks_nobody_to_sample():
+    """Trainers of other libraries cannot sample nothing."""
+    asked = []
+
+    def counting(problems, counts, before, stage):
+        asked.append(counts.tolist())
+        return sampled(problems, counts, before, stage)
+
+    outcome = played(sample=counting, allocator=Asking([[2, 2], [0, 0], [1, 0]]))
+    assert asked == [[2, 2], [1, 0]]
+    assert outcome.rollouts.stage.tolist() == [0, 0, 0, 0, 2]
 
 
 def test_the_selector_sees_advantages_of_tokens_as_their_mean():

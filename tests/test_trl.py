@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -561,6 +562,21 @@ def test_the_log_of_completions_where_a_round_samples_fewer_than_a_batch(tmp_pat
     shown = pd.read_parquet(tmp_path / "completions" / "completions_00001.parquet")
     assert len(shown) == 12  # of 24 that a generation batch has
     assert shown["advantage"].isna().all()
+
+
+@pytest.mark.parametrize("level, shares", [("token", [0.5, 0]), ("sequence", [1, 0])])
+def test_ratios_above_the_bound_of_cispo_count_as_clipped(level, shares):
+    """Two responses of two tokens: one has the ratios e^4 and 1, and the mean e^2; both above 5."""
+    state = SimpleNamespace(
+        loss_type="cispo", importance_sampling_level=level, epsilon_low=0.2, epsilon_high=5.0
+    )
+    logprobs = torch.tensor([[0.0, -1.0], [-1.0, 0.0]])
+    old = torch.tensor([[-4.0, -1.0], [-1.0, 7.0]])
+    mask = torch.tensor([[True, True], [True, False]])
+    found = workbench_trl.GRPOTrainer._row_statistics(
+        state, {"old_per_token_logps": old}, logprobs, torch.zeros(2, 2), mask
+    )
+    assert found[0].tolist() == shares
 
 
 def test_what_has_one_number_a_response_is_not_padded_to_its_width():

@@ -109,6 +109,14 @@ def test_a_penalty_that_is_not_averaged_over_groups_is_warned_of(tmp_path, caplo
     assert "TRL averages the KL penalty over rollouts, and not over groups" in caplog.text
 
 
+def test_an_entropy_bonus_that_is_not_averaged_as_the_loss_is_warned_of(tmp_path, caplog):
+    trainer(tmp_path, small("aero"))
+    assert "loss_aggregation='group' with entropy=0.001" in caplog.text
+    caplog.clear()
+    trainer(tmp_path, methods.grpo(4).but(objective=Objective(entropy=0.001)))
+    assert "entropy" not in caplog.text
+
+
 # How rewards are scaled
 
 
@@ -197,6 +205,11 @@ def test_what_a_slot_needs_and_this_trainer_lacks_is_refused_by_name(tmp_path):
     refused(tmp_path, methods.ar3po(), match, loss_type="bnpo", options=options)
     match = "^replay=CorrectResponses.* with tools, environments or a rollout_func does not provide"
     refused(tmp_path, methods.ar3po(), match, options={"tools": [len]})
+    by_token = methods.rl_zvp(4).but(objective=methods.gspo().objective)
+    match = (
+        "^advantage=.* needs advantages that differ .* with importance_sampling_level='sequence'"
+    )
+    refused(tmp_path, by_token, match)
     weighing = methods.grpo(4, kl=0.1).but(selector=Heavy())
     match = "^selector=Heavy.* needs a weight for the loss .* with a KL penalty or an entropy bonus"
     refused(tmp_path, weighing, match)

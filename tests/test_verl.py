@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -220,6 +221,14 @@ def test_padding_is_made_up_for_where_rows_are_counted():
         assert rows == [[1.5, 1.5], [1.5], [1.5], [1.5, 1.5]]
 
 
+def test_a_selector_that_sizes_its_mini_batches_is_named():
+    sized = outcome(np.ones(4))._replace(mini_batch=2)
+    with pytest.raises(
+        ValueError, match=r"^selector: mini_batch=2, but verl's ppo_mini_batch_size"
+    ):
+        functions.row_advantages(sized, Objective(), 1)
+
+
 def test_the_mean_over_groups_weights_rows_by_their_group():
     """Three of four rows are of one group: each counts (4 / 2) / 3, the other one 4 / 2."""
     rows = factors(Objective(loss_aggregation="group"), groups="aaab")
@@ -250,6 +259,20 @@ def test_estimators_are_our_functions_at_response_tokens(name, function):
     expected = function(np.array([1.0, 0, 1, 1, 1]), uids.astype(str))
     np.testing.assert_allclose(advantages, expected[:, None] * mask.numpy(), rtol=1e-6)
     assert torch.equal(advantages, returns) and advantages is not returns
+
+
+def test_rows_of_padding_are_no_rollouts():
+    """verl fills a batch up before advantages are taken."""
+    scores = torch.tensor([[1.0], [1.0], [0.0], [1.0], [0.0], [0.0]])
+    mask = torch.tensor([[1], [1], [1], [1], [0], [0]])
+    uids = np.array(["x", "x", "y", "y", "pad-0", "pad-1"], dtype=object)
+    for name, estimate in verl.ESTIMATORS.items():
+        if name == "workbench":
+            continue  # the method's own, which come from verl's queue
+        alone, _ = estimate(scores[:4], mask[:4], uids[:4])
+        padded, _ = estimate(scores, mask, uids)
+        assert torch.equal(padded[:4], alone), name
+        assert not padded[4:].any(), name
 
 
 def test_advantages_by_hand():
@@ -595,6 +618,11 @@ def test_sizes_and_further_libraries_are_the_users(caplog):
         ),
         (methods.pods(), {"algorithm__use_kl_in_reward": True}, r"Objective\(kl=\.\.\.\)"),
         (methods.pods(), {"algorithm__filter_groups__enable": True}, "use DynamicSampling"),
+        (
+            methods.pods(),
+            {"trainer__v1__sampler__sync_refill_failed_groups": True},
+            "draws no others for them",
+        ),
         (methods.pods(), {"skip__rollout_tq__enable": True}, "pass the method by"),
         (
             methods.pods(),

@@ -141,8 +141,10 @@ def collect(
             before = np.zeros(len(problems), dtype=np.int64)
             if rollouts is not None:
                 _, before = tally([problem.id for problem in problems], rollouts)
-            fresh = sample(problems, counts, before, stage)
-            rollouts = fresh if rollouts is None else Rollouts.concat([rollouts, fresh])
+            # A later request may ask for nothing more, and then nobody is asked to sample.
+            if rollouts is None or counts.any():
+                fresh = sample(problems, counts, before, stage)
+                rollouts = fresh if rollouts is None else Rollouts.concat([rollouts, fresh])
             stage += 1
             asked += int(counts.sum())
             # The allocator gets everything sampled so far, not only what it has just asked for.

@@ -188,6 +188,12 @@ def _apply_objective(config: GRPOConfig, method: Method, objective_from: str) ->
             f"loss_aggregation='group' with kl={objective.kl:g}: TRL averages the KL penalty over "
             "rollouts, and not over groups"
         )
+    if objective.loss_aggregation != "token" and objective.entropy > 0:
+        logger.warning(
+            f"loss_aggregation={objective.loss_aggregation!r} with entropy={objective.entropy:g}: "
+            "in TRL's trainer the entropy bonus is a mean over all tokens, whatever the loss is a "
+            "mean over"
+        )
     for name, value in arguments(method).items():
         present = getattr(config, name)
         if present == value:
@@ -286,6 +292,12 @@ def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -
         limits["with off_policy_mask_threshold, for new responses alone,"] = old
     if config.beta != 0 or config.entropy_coef != 0 or config.use_adaptive_entropy:
         limits["with a KL penalty or an entropy bonus, the same for all,"] = {"row_weights"}
+    keeps_tokens_apart = config.loss_type in ("cispo", "vespo")
+    if config.importance_sampling_level == "sequence" and not keeps_tokens_apart:
+        # The gradient of a ratio of the whole response goes to all its tokens alike.
+        limits["with importance_sampling_level='sequence', one ratio for a response,"] = {
+            "token_advantages"
+        }
     if config.loss_type == "bnpo":
         limits["with loss_type='bnpo', which averages micro-batches,"] = {"old_responses"}
     check_fits(method, "TRL's trainer", PROVIDES, limits)

@@ -276,8 +276,8 @@ class GRPOTrainer(BatchingTrainer):
     ) -> np.ndarray:
         """Clip ratio, entropy and difference of log-probabilities of a micro-batch's rows, (3, n).
 
-        Means over the tokens of the mask (n, T) bool. Losses without a clip range have clip ratio
-        0.
+        Means over the tokens of the mask (n, T) bool. Losses without a bound on the ratio have clip
+        ratio 0.
         """
         # TRL leaves them out where the rows are computed by the weights that sampled them.
         old_logprobs = inputs.get("old_per_token_logps", logprobs)
@@ -286,6 +286,11 @@ class GRPOTrainer(BatchingTrainer):
             clip = (self.epsilon_low, self.epsilon_high)
             objective = Objective(clip, self.importance_sampling_level, dual_clip=self.args.delta)
             _, clipped = gains(objective, logprobs, old_logprobs, inputs["advantages"], mask)
+        elif self.loss_type == "cispo":
+            log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0)
+            if self.importance_sampling_level == "sequence":
+                log_ratio = log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+            clipped = mask & (log_ratio.exp() > self.epsilon_high)
         difference = (logprobs - old_logprobs).abs()
         columns = torch.stack([clipped.float(), entropy.detach().float(), difference])
         # Padding may hold anything, NaN included, so it is replaced and not multiplied by zero.

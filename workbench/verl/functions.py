@@ -75,7 +75,18 @@ def row_advantages(outcome: Round, objective: Objective, multiple: int) -> Ragge
     objective : Objective
     multiple : int
         Rows of a mini-batch.
+
+    Raises
+    ------
+    ValueError
+        For a selector that chooses the size of a mini-batch, and for weights beside a KL penalty or
+        an entropy bonus.
     """
+    if outcome.mini_batch is not None:
+        raise ValueError(
+            f"selector: mini_batch={outcome.mini_batch}, but verl's ppo_mini_batch_size says how "
+            "large a step is; use mini_batch=None"
+        )
     # An advantage of zero leaves the row in verl's averages and takes its gradient away.
     carries_gradient = outcome.rollouts["gradient"][outcome.rows]
     is_uneven = outcome.weights is not None and (outcome.weights != 1).any()
@@ -117,10 +128,14 @@ def estimator(advantage: AdvantageFunction) -> Callable:
         config: Any = None,
         **further: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        # The advantage functions are NumPy's, in double precision, with one reward a row.
+        # The advantage functions are NumPy's, in double precision, with one reward a row. Padding
+        # is no rollout, and must not count in the mean of a batch.
+        groups = np.asarray(index).astype(str)
+        is_rollout = ~np.char.startswith(groups, PADDING)
         rewards = token_level_rewards.double().sum(-1).cpu().numpy()
-        values = advantage(rewards, np.asarray(index).astype(str))
-        column = torch.as_tensor(np.asarray(values)).to(token_level_rewards)[:, None]
+        values = np.zeros(len(rewards))
+        values[is_rollout] = advantage(rewards[is_rollout], groups[is_rollout])
+        column = torch.as_tensor(values).to(token_level_rewards)[:, None]
         advantages = column * response_mask
         # verl wants returns too. They are a copy, so that a change to one leaves the other alone.
         return advantages, advantages.clone()

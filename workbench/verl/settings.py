@@ -47,6 +47,8 @@ REFUSED = {
     "use a method with Objective(kl=...)",
     "algorithm.filter_groups.enable": "the method decides which groups are trained on; use "
     "DynamicSampling as its allocator",
+    "trainer.v1.sampler.sync_refill_failed_groups": "the method's sampler leaves failed rollouts "
+    "out of the round, and draws no others for them",
     "skip.rollout_tq.enable": "rollouts that were sampled by another run pass the method by",
 }
 
