@@ -222,7 +222,7 @@ def test_padding_is_made_up_for_where_rows_are_counted():
 
 
 def test_a_selector_that_sizes_its_mini_batches_is_named():
-    sized = outcome(np.ones(4))._replace(mini_batch=2)
+    sized = replace(outcome(np.ones(4)), mini_batch=2)
     with pytest.raises(
         ValueError, match=r"^selector: mini_batch=2, but verl's ppo_mini_batch_size"
     ):
