@@ -344,6 +344,20 @@ def test_predictor_learns_and_speaks_of_new_problems():
     assert estimate(rates, ["new"], Context(policy=policy))[0] == pytest.approx(0.9, abs=0.1)
 
 
+def test_predictor_learns_from_every_draw_of_a_round():
+    rates = SuccessRates("predictor")
+    here = Context(policy=Embeddings(), round=1)
+    estimate(rates, "ab", here)
+    estimate(rates, "cd", here)
+    observe(rates, number=1, a="10", b="11", c="01", d="00")
+    assert rates.state_dict()["outcomes"].tolist() == [[1, 2], [2, 2], [1, 2], [0, 2]]
+    # What was asked about in a round that tried nothing of it is forgotten.
+    estimate(rates, "ab", here)
+    observe(rates, number=2, x="10")
+    observe(rates, number=3, a="00", b="00")
+    assert len(rates.state_dict()["outcomes"]) == 4
+
+
 def test_predictor_leaves_the_global_generators_alone():
     import torch
 

@@ -639,6 +639,20 @@ def test_a_resumed_run_is_the_uninterrupted_one(late, name, tmp_path):
     assert rounds["tokens_read"].sum() == rollouts["read"].sum()
 
 
+@pytest.mark.parametrize("where", ["start", "prefix"])
+@pytest.mark.parametrize(
+    "value", [wb.replay.CorrectResponses("stop-gradient"), wb.replay.Buckets()]
+)
+def test_what_began_with_a_part_of_an_answer_is_not_reused(value, where):
+    """A masked prefix has no column `start`, which only further starts of a problem have."""
+    table = finished(["a"] * 4, [True, True, False, False], [4] * 4)
+    zeros = np.zeros(4, dtype=np.int64)
+    table = table.assign(**{where: np.array([0, 9, 0, 0])}, gradient=zeros == 0, uses=zeros)
+    value = value.clone()
+    value.feedback(table.assign(round=zeros + HERE.round), HERE)
+    assert len(value.stored) == 1
+
+
 def test_an_unsolved_problem_starts_from_a_part_of_its_answer(late, tmp_path):
     """Answers of an earlier run, as in the paper; the groups are those of the starts."""
     first = wb.Run(late, methods.grpo(8), out=tmp_path / "first", **SIZES)

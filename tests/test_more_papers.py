@@ -278,6 +278,24 @@ def test_speed_screens_until_there_are_enough_and_lets_all_mixed_ones_go_on():
     assert sorted(set(rollouts.problem[rows])) == ["p2", "p3"]
 
 
+def test_speed_counts_the_groups_that_wait():
+    problems = list(pool_of(6))
+    outcomes = {f"p{i}": "0000" if i < 2 else "0101" for i in range(6)}
+    screening = allocators.Screening(2, 2, groups=2)
+    finished = table(a="0101", b="0101", c="0101", d="00")
+    screening.feedback(finished.assign(selected=finished.problem == "a"), HERE)
+    assert screening.waiting == 2
+    requests, _, _ = drive(screening, problems[:2], outcomes, problems[2:])
+    assert requests == [[2, 2]], "two wait, so no further problems are screened"
+    requests, _, _ = drive(screening, problems[2:], outcomes)
+    assert requests == [[2] * 4, [2, 2, 0, 0]], "two of four are enough for the next round"
+    # Without a number of groups nothing waits.
+    alone = allocators.Screening(2, 2)
+    alone.feedback(finished.assign(selected=finished.problem == "a"), HERE)
+    requests, _, _ = drive(alone, problems[2:], outcomes)
+    assert requests == [[2] * 4, [2] * 4]
+
+
 def test_speed_surplus_waits_in_order_and_is_bounded(policy):
     """Two groups a round are trained on; of five more the newest two wait."""
     slot = replay.Surplus(groups=2, capacity=2)
@@ -433,6 +451,15 @@ def test_mopps_interval_draws_among_those_inside():
         chosen.posteriors = mopps.posteriors
         seen |= {problem.id for problem in chosen.choose(pool_of(3), 1, Context(seed=seed))}
     assert seen == {"p0", "p1"}
+
+
+@pytest.mark.parametrize("curriculum", [curricula.Mopps(), curricula.Mapp()])
+def test_the_last_problems_of_a_pool_may_be_fewer_than_a_draw_asks_for(curriculum):
+    """A second draw of a round finds one problem left."""
+    chosen = curriculum.clone().choose(
+        pool_of(3), 2, Context(round=1, taken=frozenset(["p0", "p2"]))
+    )
+    assert [problem.id for problem in chosen] == ["p1"]
 
 
 def test_mapp_scores_are_predicted_chances_of_a_mixed_group():
@@ -1101,6 +1128,16 @@ def test_lilo_trains_on_the_most_learnable_problems():
     assert requests == [[8] * 8]
     # Four of eight is best; three and five of eight tie, and p2 comes before p4.
     assert sorted(set(rollouts.problem[rows])) == ["p2", "p5"]
+
+
+@pytest.mark.parametrize("first", [1, 9])
+def test_lilo_has_ties_of_group_sizes_that_are_no_power_of_two(first):
+    outcomes = {f"p{i}": "1" * c + "0" * (10 - c) for i, c in enumerate([first, 10 - first])}
+    problems = list(pool_of(2))
+    _, rollouts, rows = drive(
+        allocators.MostLearnable(10, factor=2), problems[:1], outcomes, problems[1:]
+    )
+    assert set(rollouts.problem[rows]) == {"p0"}
 
 
 @pytest.mark.parametrize("marks, target", [("11110", 26.85), ("10000", 0.0), ("11111", 38.08)])

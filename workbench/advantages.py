@@ -66,8 +66,8 @@ def group_normalized(
 
     References
     ----------
-    GRPO (arXiv 2402.03300), section 4.1. Knapsack RL (arXiv 2509.25849), appendix F: eps=1e-6 and
-    clip=5.
+    GRPO (arXiv 2402.03300), section 4.1. Knapsack RL (arXiv 2509.25849): eps=1e-6 (section 2) and
+    clip=5 (appendix F).
 
     Examples
     --------

@@ -498,6 +498,13 @@ def _sample_further(
     return _rows_of(rollouts, ids, kept)
 
 
+def _waiting(rollouts: Rollouts, first: int) -> int:
+    """Groups with more than the `first` rollouts that the round did not train on."""
+    _, group, sizes = group_numbers(rollouts.group)
+    trained_on = np.bincount(group, rollouts["selected"], len(sizes)) > 0
+    return int(((sizes > first) & ~trained_on).sum())
+
+
 def _rows_of(rollouts: Rollouts, ids: Sequence[str], kept: np.ndarray) -> np.ndarray:
     """The rows of all rollouts of some problems, given by their places among the ids."""
     return np.flatnonzero(np.isin(rollouts.problem, [ids[i] for i in kept]))
@@ -606,7 +613,7 @@ class ByDeviation(_InProportion):
         return np.sqrt(p * (1 - p))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Screening(Slot):
     """A few rollouts for every problem, and many more for those whose first ones are mixed.
 
@@ -618,16 +625,20 @@ class Screening(Slot):
         Rollouts of the two phases.
     groups : int, optional
         Mixed problems wanted; more problems are screened until there are at least so many, at most
-        in `max_draws` draws of the round's size. All mixed ones go on, and `replay.Surplus` keeps
-        those that the round does not train on. None: the round's problems alone are screened.
+        in `max_draws` draws of the round's size. Those that wait in `replay.Surplus` count, and no
+        more go on than this round and the next can train on. None: the round's problems alone are
+        screened, and all mixed ones go on.
     max_draws : int
     spread : float
         See `DynamicSampling`.
+    waiting : int
+        Groups with both phases that the latest round did not train on.
 
     Notes
     -----
     The released code samples the second phase together with the first phase of the next round, in
-    one call; here both belong to one round.
+    one call, and samples nothing while enough groups wait. Here both phases belong to one round,
+    and every round screens its problems.
 
     References
     ----------
@@ -639,6 +650,7 @@ class Screening(Slot):
     groups: Count | None = None
     max_draws: Count = 3
     spread: PositiveOrZero = 0.0
+    waiting: int = state_field(int)
 
     needs = frozenset({"resampling", "more_problems"})
     reads_verdict = False
@@ -652,8 +664,16 @@ class Screening(Slot):
         """Requests of the first phase and one of the second; returns rows of mixed problems."""
         # The first phase: few rollouts for each problem, of further draws until enough are mixed.
         screen = DynamicSampling(self.first, max_draws=self.max_draws, spread=self.spread)
-        rollouts, ids, is_mixed = yield from screen.draws(problems, context, self.groups or 0)
+        wanted = 0 if self.groups is None else self.groups - self.waiting
+        rollouts, ids, is_mixed = yield from screen.draws(problems, context, wanted)
+        if self.groups is not None:
+            is_mixed &= np.cumsum(is_mixed) <= wanted + self.groups
         return (yield from _sample_further(rollouts, ids, is_mixed, self.further))
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """Count the groups that wait, where some do."""
+        if self.groups is not None:
+            self.waiting = _waiting(rollouts, self.first)
 
 
 @dataclass
@@ -691,8 +711,9 @@ class PilotCommit(Slot):
     In the released code a problem waits with its pilot alone, and the rest of its group is sampled
     once it is taken, at random or by the largest deviation. Here both phases belong to one round,
     so whole groups wait, the oldest go first, and what fits beyond two rounds is thrown away after
-    its pilot: that is our reading. Too few groups are an error
-    there after 10 draws; here the round goes on with those that it has.
+    its pilot: that is our reading. Too few groups are an error there after 10 draws; here the round
+    goes on with those that it has. At the end of an epoch nothing waits any more there; here groups
+    go on waiting.
 
     References
     ----------
@@ -723,9 +744,7 @@ class PilotCommit(Slot):
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Count the groups that wait."""
-        _, group, sizes = group_numbers(rollouts.group)
-        trained_on = np.bincount(group, rollouts["selected"], len(sizes)) > 0
-        self.waiting = int(((sizes > self.pilots) & ~trained_on).sum())
+        self.waiting = _waiting(rollouts, self.pilots)
 
 
 @dataclass(frozen=True)
@@ -762,9 +781,11 @@ class MostLearnable(Slot):
         ids = [problem.id for problem in problems]
         rollouts = yield np.full(len(ids), self.n, dtype=np.int64)
         correct, tries = tally(ids, rollouts)
-        p = correct / np.maximum(tries, 1)  # a trainer may leave out rollouts that nothing scored
+        # Of whole numbers, so that the rates p and 1 - p have exactly the same score. A trainer may
+        # leave out rollouts that nothing scored.
+        scores = correct * (tries - correct) / np.maximum(tries, 1) ** 2
         # Where the pool had fewer problems to give than asked for, fewer of them are dropped.
-        kept = np.argsort(-p * (1 - p), kind="stable")[:wanted]
+        kept = np.argsort(-scores, kind="stable")[:wanted]
         return _rows_of(rollouts, ids, kept)
 
 

@@ -10,7 +10,7 @@ such a problem the uniform budget.
 rollouts are those whose gain lies above one common threshold. The threshold is found by bisection,
 and only the candidates near it are sorted, so memory is linear in the number of problems. The
 dynamic program released with the paper takes a problem's bare minimum to be worth 0, and therefore
-misses the optimum of equation 6 on many small instances.
+misses the optimum of equation 5 on many small instances.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def value(n: Any, p: Any, info_gain: bool = True, estimator: str = "grpo") -> An
 
     References
     ----------
-    Knapsack RL (arXiv 2509.25849), equation 5.
+    Knapsack RL (arXiv 2509.25849), equation 6.
     """
     weight = _info_gain(p) if info_gain else 1.0
     return nonzero_gradient_probability(n, p, estimator) * weight
@@ -188,7 +188,7 @@ def knapsack(
 
     References
     ----------
-    Knapsack RL (arXiv 2509.25849), equation 6; the fallback is appendix C.
+    Knapsack RL (arXiv 2509.25849), equation 5; the fallback is appendix C.
 
     Examples
     --------

@@ -519,7 +519,9 @@ class Partial(_Drafts):
     Notes
     -----
     A rollout of a waiting group that had ended already samples its last token anew. Rollouts that
-    are gone on with reach the limit of a response at last, so none waits for ever.
+    are gone on with reach the limit of a response at last, so none waits for ever. Slots that
+    remember success rates count a stopped rollout as a wrong one, and count a waiting group once
+    more when it comes again.
 
     References
     ----------

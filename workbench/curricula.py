@@ -246,7 +246,8 @@ class Mapp(_ByPosteriors):
         belief = self.posteriors.of([problem.id for problem in candidates])
         scores = mixed_group_probability(belief[:, 0], belief[:, 1], self.rollouts)
         rng = context.rng("curriculum", len(context.taken))
-        return _drawn_by_weight(candidates, scores, n, rng)
+        # In the middle of a round the pool may have fewer problems left than are asked for.
+        return _drawn_by_weight(candidates, scores, min(n, len(candidates)), rng)
 
 
 @dataclass
@@ -267,7 +268,7 @@ class Cures(_ByPosteriors):
     References
     ----------
     CurES (arXiv 2510.01037). The paper writes tau = alpha / sqrt(2 delta) and gives neither; .1 is
-    our choice.
+    our choice. The paper draws with replacement.
     """
 
     temperature: Positive = 0.1

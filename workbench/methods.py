@@ -281,7 +281,7 @@ def grpo(n: int = 8, clip: tuple[float, float] = (0.2, 0.28), **objective: Any) 
     Parameters
     ----------
     n : int
-        8 as in AR3PO (section 4), Knapsack RL (section 3) and CBS (table 4).
+        8 as in AR3PO (section 4), Knapsack RL (section 3) and CBS (appendix D).
     clip : (low, high)
         Knapsack RL, appendix F.
     objective
@@ -460,8 +460,8 @@ def knapsack(
 
     References
     ----------
-    Knapsack RL (arXiv 2509.25849), equations 5 and 6; advantages over std + 1e-6 that are clipped
-    to [-5, 5], and the clip range of `Objective`, are those of appendix F.
+    Knapsack RL (arXiv 2509.25849), equations 5 and 6; advantages over std + 1e-6 (section 2), which
+    are clipped to [-5, 5], and the clip range of `Objective` (appendix F).
     """
     known = allocators.SuccessRates(rates) if isinstance(rates, str) else rates
     budget = allocators.Knapsack(n, rates=known, **allocator)
@@ -565,9 +565,10 @@ def cbs(
         Rollouts of an optimizer step (128 in appendix D). It mixes rollouts of different problems.
         The same in full, to compare with, is `grpo().but(selector=selectors.All(mini_batch=...))`.
     planned : int
-        Rounds that the run will have. Table 4's schedule is for 500 rounds, of which a tenth only
-        explores. For another number the warm-up stays a tenth, and exploration falls and the
-        network learns faster or slower by the same factor.
+        Rounds that the run will have. Table 4's schedule is for 500 rounds with GRPO and GSPO, of
+        which a tenth only explores, and for 200 with DAPO (appendix D). Here it is scaled from 500
+        with all three, which is our choice: the warm-up stays a tenth, and exploration falls and
+        the network learns faster or slower by the same factor.
     scheduler
         Further arguments of `Scheduler`, which replace what follows from `planned` and `base`.
         Table 4 ends exploration at 0.2, with GSPO at 0.005, and charges entropy above 0.1 nats with
@@ -575,7 +576,7 @@ def cbs(
 
     References
     ----------
-    CBS (arXiv 2602.08499), algorithm 1 and table 4.
+    CBS (arXiv 2602.08499), algorithm 1, table 4 and appendix D.
     """
     # base -> (method, end of exploration, entropy above which its growth is charged)
     bases = {
@@ -673,7 +674,8 @@ def greso(n: int = 8, max_draws: int = 3, refill: float = 1.25, **curriculum: An
 
     References
     ----------
-    GRESO (arXiv 2506.02177) and its released code.
+    GRESO (arXiv 2506.02177) and its released code, which begins a round with 1.5 times the problems
+    that it needs, and refills by 64 at least; here it begins with as many as it needs.
     """
     return Method(
         "greso",
@@ -692,7 +694,7 @@ def speed(
     first, further : int
         4 + 12 in the released configuration, 4 + 20 in the script for 7B.
     groups : int, optional
-        Groups that a round trains on; what is too much waits for later rounds, up to 64 groups.
+        Groups that a round trains on; as many more at most wait for the next round.
         None trains on all.
     clip : (low, high)
 
@@ -909,7 +911,8 @@ def asymmetric(n: int = 16, weighting: str = "linear") -> Method:
     References
     ----------
     Heckel et al. (arXiv 2602.11128): Linear-R and Sqrt-R, 16 rollouts. Confidence is medium for
-    "linear" and low for "sqrt", since notes on the paper were read and not the paper.
+    "linear" and low for "sqrt", since notes on the paper were read and not the paper. It leaves out
+    groups without a right response for the first 50 or 100 steps; here they count from the start.
     """
     return Method("asymmetric", allocator=Uniform(n), advantage=advantages.Asymmetric(weighting))
 
@@ -1209,7 +1212,8 @@ def exgrpo(n: int = 8, **buckets: Any) -> Method:
     References
     ----------
     ExGRPO (arXiv 2510.02245): no division by the deviation, and a constant length. It has 7 new
-    rollouts beside an old one.
+    rollouts beside an old one, and its loss has no clip range and an entropy bonus of .001; ours
+    has the clip range of `Objective` and no bonus.
     """
     return Method(
         "exgrpo",

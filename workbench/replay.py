@@ -355,7 +355,8 @@ class Experience(RightAnswers):
         rows: list[int] = []
         rows_of = self.rows_by_problem()
         # Only problems that the round goes on with, not those that the allocator has dropped.
-        problems, _ = rollouts.take(candidates).problems()
+        bare = candidates[_bare(rollouts)[candidates]]
+        problems, _ = rollouts.take(bare).problems()
         for problem in problems.tolist():
             if problem in rows_of:
                 rng = context.rng("reuse", problem)
@@ -384,10 +385,11 @@ class Buckets(RightAnswers):
 
     Notes
     -----
-    Three things differ from the paper. It also chooses which problems come next by these buckets;
+    Four things differ from the paper. It also chooses which problems come next by these buckets;
     here the curriculum stays as it is. It takes the answer of lowest entropy under the current
     policy; here it is the lowest when it was sampled. It keeps the old log-probabilities and shapes
-    the ratio of replayed tokens, w / (w + 0.1); here log-probabilities are computed anew.
+    the ratio of replayed tokens, w / (w + 0.1); here log-probabilities are computed anew. It drops
+    answers of the same text; here they stay.
 
     References
     ----------
@@ -406,7 +408,8 @@ class Buckets(RightAnswers):
         """Append one old answer to some of the problems in the buckets."""
         if not self.started or self.stored is None:
             return rollouts, candidates
-        problems, problem_of_row = rollouts.take(candidates).problems()
+        bare = candidates[_bare(rollouts)[candidates]]
+        problems, problem_of_row = rollouts.take(bare).problems()
         rows_of = self.rows_by_problem()
         known = [str(p) for p in problems if self.right.get(str(p), 0) and str(p) in rows_of]
         if not known:
@@ -602,8 +605,13 @@ def _group_and_round(rollouts: Rollouts) -> np.ndarray:
 
 
 def _bare(rollouts: Rollouts) -> np.ndarray:
-    """Which rollouts (R,) begin at their problem, not at a further start that a course gives it."""
-    return rollouts["start"] == 0 if "start" in rollouts else np.ones(len(rollouts), dtype=bool)
+    """Which rollouts (R,) begin at their problem, and not behind a part of an old response."""
+    bare = np.ones(len(rollouts), dtype=bool)
+    # A further start of a problem, and tokens of another response at the beginning of this one.
+    for name in ("start", "prefix"):
+        if name in rollouts:
+            bare &= rollouts[name] == 0
+    return bare
 
 
 def _reward_parts(rollouts: Rollouts) -> list[str]:

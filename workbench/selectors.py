@@ -252,7 +252,7 @@ class MaxVariance(_OfEachProblem):
 
     References
     ----------
-    PODS (arXiv 2504.13818), section 3.2.
+    PODS (arXiv 2504.13818), sections 3.2 and 3.3.
     """
 
     def _rows(self, rollouts: Rollouts, context: Context) -> np.ndarray:

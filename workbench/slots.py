@@ -303,7 +303,7 @@ class Selection:
     baseline : {"group", "selection", "mixed"}
         What advantages are measured against: all candidates of a rollout's group; the kept ones
         alone (PODS, section 3.2); or the kept ones, but all candidates where the rewards of the
-        group are all equal (AERO, section 4.3).
+        group are all equal (AERO, section 4.2).
     """
 
     # A selection is checked in `checks.checked_selection`, where the candidates are known.

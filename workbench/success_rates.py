@@ -278,8 +278,9 @@ class Predictor:
     def estimate(self, problems: Sequence[Problem], context: Context) -> np.ndarray:
         """Rates (P,) float64, NaN before the first round was observed."""
         states = _prompt_states(problems, context.policy)
-        # Kept for `observe`, so that the states of a round are computed once.
-        self.asked = {problem.id: state for problem, state in zip(problems, states)}
+        # Kept for `observe`, so that the states of a round are computed once. Dynamic sampling asks
+        # for each of its draws.
+        self.asked |= {problem.id: state for problem, state in zip(problems, states)}
         if not self.known:
             return np.full(len(problems), np.nan)
         import torch
@@ -290,18 +291,18 @@ class Predictor:
 
     def observe(self, rollouts: Rollouts, context: Context) -> None:
         """Remember states and outcomes of the problems asked about, and fit the network anew."""
-        correct, tries = tally(list(self.asked), rollouts)
+        asked, self.asked = self.asked, {}
+        correct, tries = tally(list(asked), rollouts)
         tried = np.flatnonzero(tries)
         if len(tried) == 0:
             return
-        states = np.stack(list(self.asked.values()))[tried]
+        states = np.stack(list(asked.values()))[tried]
         outcomes = np.stack([correct, tries], axis=1)[tried].astype(np.float32)
         if not self.known:
             self.known = self._unfitted(states.shape[1], context)
         for name, newest in (("states", states), ("outcomes", outcomes)):
             everything = np.concatenate([self.known[name], newest])
             self.known[name] = everything[-self.config.memory :]
-        self.asked = {}
         self._fit()
 
     def _unfitted(self, width: int, context: Context) -> dict[str, np.ndarray]:

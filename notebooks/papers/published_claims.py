@@ -247,10 +247,11 @@ AR3PO = (
             arm="regimes/ar3po/ar3po", baseline="regimes/ar3po/direct", unit="round"
         ),
     ),
+    # Section 4.2 says it of reuse in general; the paper has no arm without it.
     Claim(
         paper="AR3PO",
         claim="recomputed probabilities above no reuse, equal rounds, points",
-        place="section 4.3",
+        place="section 4.2",
         published="higher",
         measured_by=accuracy(
             arm="regimes/ar3po/recompute", baseline="regimes/ar3po/no-reuse", unit="round"
@@ -259,13 +260,18 @@ AR3PO = (
     Claim(
         paper="AR3PO",
         claim="stopped gradient above no reuse, equal rounds, points",
-        place="section 4.3",
+        place="section 4.2",
         published="higher",
         measured_by=accuracy(
             arm="regimes/ar3po/ar3po", baseline="regimes/ar3po/no-reuse", unit="round"
         ),
     ),
 )
+
+
+# By the mean number of rollouts of a problem. With N = 4 it is 39.8 against 45.5 in the text.
+KNAPSACK_PUBLISHED = {8: "+1.9 to +3.8", 4: "+5.7"}
+KNAPSACK_SIZES_AT = {8: KNAPSACK_SIZES, 4: {"sizes": (5.7,), "published_gain": (13.1,)}}
 
 
 def _knapsack_at(n: int) -> Claim:
@@ -277,8 +283,8 @@ def _knapsack_at(n: int) -> Claim:
         if n == 8
         else "",
         place="table 1" if n == 8 else "section 5.3, figure 7",
-        published="+1.9 to +3.8" if n == 8 else "higher",
-        **(KNAPSACK_SIZES if n == 8 else {}),
+        published=KNAPSACK_PUBLISHED.get(n, "higher"),
+        **KNAPSACK_SIZES_AT.get(n, {}),
         measured_by=accuracy(
             arm=f"regimes/knapsack/knapsack-{n}",
             baseline=f"regimes/knapsack/grpo-{n}",
@@ -485,6 +491,7 @@ AERO = (
         place="table 4",
         published="+0.4",
         sizes=(0.4,),
+        published_gain=(15.6,),
         measured_by=accuracy(
             arm="regimes/aero/grpo-prior", baseline="regimes/aero/grpo-16", unit="round"
         ),
@@ -495,8 +502,9 @@ AERO = (
         place="table 4",
         published="+0.5",
         sizes=(0.5,),
+        published_gain=(17.8,),
         measured_by=accuracy(
-            arm="regimes/aero/aero", baseline="regimes/aero/no-rejection", unit="round"
+            arm="regimes/aero/aero", baseline="regimes/aero/no-strategy-3", unit="round"
         ),
     ),
 )
@@ -570,7 +578,7 @@ CBS = (
         claim="time spent on the scheduler, at most 4 %",
         one_rate="time spent on the scheduler, at most 4 %",
         place="table 3",
-        published="0.7 to 3.8",
+        published="1.0 to 3.8",
         direction="below",
         bound=4.0,
         measured_by=share(arm=CBS_BUFFER, columns=("seconds_scheduler", "seconds_buffer")),

@@ -182,7 +182,11 @@ def knapsack_pair() -> dict[str, Method]:
 
 
 def aero_arms() -> dict[str, Method]:
-    """AERO, whole and without rejection; GRPO with its objective at N and .32 N; the prior."""
+    """AERO and GRPO with its objective at N and .32 N, and each with a part changed.
+
+    `no-strategy-3` is what the paper's table calls AERO without rejection: of a group with few
+    right responses all wrong ones stay. `no-rejection` trains on all that AERO samples.
+    """
 
     def grpo(n: int) -> Method:
         return methods.grpo(n, clip=(0.2, 0.2), loss_aggregation="group", entropy=1e-3)
@@ -192,6 +196,7 @@ def aero_arms() -> dict[str, Method]:
         "grpo-16": grpo(16),
         "aero": methods.aero(),
         "grpo-prior": grpo(16).but(advantage=Posterior()),
+        "no-strategy-3": methods.aero(k=32),
         "no-rejection": methods.aero().but(selector=All()),
     }
 
