@@ -235,6 +235,17 @@ def test_a_reference_program_that_fails_leaves_its_row_out(caches, code):
     assert len(pool) == 7
 
 
+@pytest.mark.parametrize("tests, status", [("== 6", "ok"), ("== 7", "wrong")])
+def test_a_function_may_be_called_like_one_of_pythons_own(caches, code, tests, status):
+    """Task 126 of MBPP asks for the sum of the common divisors of two numbers."""
+    [row, *_] = [json.loads(line) for line in (SAMPLES / "mbpp.jsonl").read_text().splitlines()]
+    program = "def sum(a, b):\n    total = 0\n    for d in range(1, a + 1):\n        "
+    program += "total += d if a % d == b % d == 0 else 0\n    return total"
+    row |= {"code": program, "test_list": [f"assert sum(10, 15) {tests}"]}
+    [problem] = wb_problems.hub("mbpp", path=written(caches, [row]))
+    assert code.score([fenced(program)], [problem.answer]).status.tolist() == [status]
+
+
 def test_levels_of_code():
     assert [p.level for p in sample("apps")] == [1, 2, 3, 1, 2, 3, 1, 2, 3, 1]
     assert [p.level for p in sample("taco")] == [1, 2, 3, 4, 5, 0, 1, 2, 3, 4]

@@ -8,9 +8,10 @@ import torch
 from conftest import tiny_policy
 from contract import LORA, PROMPTS, SAMPLING, shaken
 from test_run import go
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import workbench as wb
-from workbench.policies.merged import is_plain
+from workbench.policies.merged import is_plain, merged_weights
 from workbench.utils.shipped import shipped
 
 pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
@@ -118,3 +119,29 @@ def test_weights_of_another_shape_are_not_repeated_until_they_fit():
     state = tiny_policy(lora={**LORA, "r": 1}).state_dict()
     with pytest.raises(ValueError, match=r"state: .* shape"):
         policy.load_state_dict(state)
+
+
+def test_an_adapter_on_a_transposed_weight_is_merged_as_peft_merges_it():
+    """The layers of GPT-2 keep their weights as (in, out)."""
+    from peft import LoraConfig, get_peft_model
+
+    config = GPT2Config(
+        n_layer=1,
+        n_head=2,
+        n_embd=16,
+        vocab_size=32,
+        n_positions=16,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    torch.manual_seed(0)
+    adapter = LoraConfig(
+        r=2, target_modules=["attn.c_proj", "c_fc"], fan_in_fan_out=True, init_lora_weights=False
+    )
+    model = get_peft_model(GPT2LMHeadModel(config), adapter).eval()
+    merged = GPT2LMHeadModel(config).eval()
+    # The head shares its weight with the embedding, and is not listed apart.
+    merged.load_state_dict(dict(merged_weights(model, torch.float32)), strict=False)
+    ids = torch.arange(8)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(merged(ids).logits, model(ids).logits)

@@ -150,6 +150,17 @@ def test_a_chat_template_that_fails_is_named(template):
     assert "\n" not in str(error.value)
 
 
+def test_a_tokenizer_that_ends_every_prompt_is_named():
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = copy.deepcopy(tiny_policy().tokenizer)
+    end = (tokenizer.eos_token, tokenizer.eos_token_id)
+    ending = TemplateProcessing(single=f"$A {end[0]}", special_tokens=[end])
+    tokenizer.backend_tokenizer.post_processor = ending
+    with pytest.raises(ValueError, match="tokenizer: it puts its end token behind every text"):
+        checks.check_template("{prompt}", tokenizer)
+
+
 MANY = "{% for i in range(99999) %}" * 3 + "x" + "{% endfor %}" * 3
 TWICE = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"
 

@@ -178,6 +178,8 @@ def test_reasoning_gym():
     assert len(set(ids(train)) & set(ids(others))) < 15, "pools of other seeds are other pools"
     with pytest.raises(ValueError, match="no_such_task"):
         reasoning_gym("no_such_task", 5)
+    with pytest.raises(ValueError, match=r"rush_hour.* no stored answer"):
+        reasoning_gym("rush_hour", 2)
     with pytest.raises(ValueError, match="size"):
         reasoning_gym("chain_sum", 5, size=5)
 

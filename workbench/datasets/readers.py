@@ -17,8 +17,10 @@ tests.
 """
 
 import ast
+import builtins
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -178,7 +180,7 @@ def mbpp(text: Any, test_list: Any, test_setup_code: Any = None, code: Any = Non
     """MBPP: asserts, of which the first is shown."""
     tests = [text_of(test) for test in test_list or ()]
     asserts = "\n".join([text_of(test_setup_code), *tests]) if tests else None
-    return _of_asserts(_with_test(text, tests), asserts, _fenced(code))
+    return _of_asserts(_with_test(text, tests), asserts, _fenced(code), _like_builtins(code))
 
 
 def mbpp_plus(
@@ -188,7 +190,8 @@ def mbpp_plus(
     shown_tests = [text_of(test) for test in test_list or ()]
     imports = "\n".join(test_imports or ())
     asserts = _without_numpy(f"{imports}\n{text_of(test)}") if shown_tests else None
-    return _of_asserts(_with_test(prompt, shown_tests), asserts, _fenced(code))
+    question = _with_test(prompt, shown_tests)
+    return _of_asserts(question, asserts, _fenced(code), _like_builtins(code))
 
 
 def human_eval(prompt: Any, test: Any, entry_point: Any, canonical_solution: Any = None) -> Entry:
@@ -270,9 +273,23 @@ def _of_standard_input(question: str) -> str:
     )
 
 
-def _of_asserts(question: str, asserts: str | None, response: str | None) -> Entry:
-    answer = "" if asserts is None else json.dumps({"asserts": asserts.strip()})
-    return Entry(question, answer, 0, response)
+def _of_asserts(
+    question: str, asserts: str | None, response: str | None, names: Sequence[str] = ()
+) -> Entry:
+    form: dict[str, Any] = {"asserts": (asserts or "").strip()}
+    if names:
+        form["names"] = list(names)
+    return Entry(question, "" if asserts is None else json.dumps(form), 0, response)
+
+
+def _like_builtins(program: Any) -> list[str]:
+    """The functions of a program that are called like Python's own, as `sum` in MBPP's task 126."""
+    try:
+        body = ast.parse(text_of(program)).body
+    except SyntaxError:
+        return []
+    names = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+    return sorted(names & set(dir(builtins)))
 
 
 def _fenced(program: Any) -> str | None:

@@ -54,6 +54,9 @@ def reasoning_gym(
     found: dict[str, Problem] = {}
     for item in items:
         question = item["question"]
+        # Some tasks have a scorer alone, which is never called.
+        if item["answer"] is None:
+            raise ValueError(f"name={name!r}: its problems have no stored answer to compare with")
         # Neither the split nor the id depends on the instruction, so its wording can be changed.
         if split_of(question) == split:
             key = f"{name}/{digest_of(question)}"

@@ -138,6 +138,13 @@ def check_template(template: str, tokenizer: Any = None) -> None:
             f"template={shown(template)}: it must contain {{prompt}}, at most {MOST_PROMPTS} "
             "times, or be 'chat'; {{ and }} stand for braces"
         )
+    if template != "chat" and tokenizer is not None and tokenizer.eos_token_id is not None:
+        if tokenizer("1+1")["input_ids"][-1:] == [tokenizer.eos_token_id]:
+            raise ValueError(
+                "tokenizer: it puts its end token behind every text, so that each prompt would "
+                "have ended before its response; save it with add_eos_token=False, or take "
+                "template='chat'"
+            )
     if template == "chat" and tokenizer is not None:
         if tokenizer.chat_template is None:
             raise ValueError(

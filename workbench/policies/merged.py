@@ -399,8 +399,10 @@ def _matrix(module: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
         for name in module.active_adapters:
             a, b = module.lora_A[name].weight.detach(), module.lora_B[name].weight.detach()
             b = b * module.scaling[name]
+            # GPT-2 keeps a weight as (in, out), and peft its adapter as (out, in).
+            left, right = (a.t(), b.t()) if module.fan_in_fan_out else (b, a)
             # The sum is rounded once, and no further copy of the weight is made.
-            weight = torch.addmm(weight, b.to(weight.dtype), a.to(weight.dtype))
+            weight = torch.addmm(weight, left.to(weight.dtype), right.to(weight.dtype))
     return weight, None if base.bias is None else base.bias.detach()
 
 

@@ -179,11 +179,13 @@ def checked_index(content: bytes) -> dict[str, Any]:
 
 def index_content(index: dict[str, Any]) -> bytes:
     """The content of a `shelf.json`: its digest, and then a line for every run."""
-    runs = ",\n".join(
-        f"{json.dumps(name)}: {json.dumps(run)}" for name, run in index["runs"].items()
-    )
+
+    def text(value: Any) -> str:
+        return json.dumps(value, separators=(",", ":"))
+
+    runs = ",\n".join(f"{text(name)}:{text(run)}" for name, run in index["runs"].items())
     others = {name: value for name, value in index.items() if name != "runs"}
-    rest = f'{json.dumps(others)[1:-1]}, "runs": {{\n{runs}\n}}}}\n'.encode()
+    rest = f'{text(others)[1:-1]},"runs":{{\n{runs}\n}}}}\n'.encode()
     return b'{"sha256": "%s",\n%s' % (hashlib.sha256(rest).hexdigest().encode(), rest)
 
 
@@ -417,19 +419,20 @@ def _write_table(
     with reading(root):
         together = pa.unify_schemas(list(schemas.values()), promote_options="permissive")
     together = together.append(pa.field("run", pa.string()))
-    # Numbers with many digits are smaller byte by byte; everything else repeats itself.
+    # Numbers that hardly repeat themselves are smaller byte by byte. The first run tells which.
+    first_with = {column: name for name in reversed(schemas) for column in schemas[name].names}
     digits = [
         column.name
         for column in together
-        if kind == "rounds" and pa.types.is_floating(column.type)
-        if not column.name.startswith("seconds")
+        if pa.types.is_floating(column.type) and not column.name.startswith("seconds")
+        if _hardly_repeats(sources[first_with[column.name]].table(kind)[column.name])
     ]
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
         together,
         compression="zstd",
-        compression_level=12,
+        compression_level=19,
         write_statistics=False,
         write_page_checksum=True,
         use_dictionary=[name for name in together.names if name not in digits],
@@ -458,6 +461,12 @@ def _write_table(
     with replacing(root / file) as temporary:
         temporary.write_bytes(content)
     index["tables"][kind] = {"file": file, "sha256": digest}
+
+
+def _hardly_repeats(column: pa.ChunkedArray) -> bool:
+    """Whether more than four of five values of a column are different ones."""
+    values = column.drop_null()
+    return len(values) > 0 and len(values.unique()) > 0.8 * len(values)
 
 
 def same_tables(a: pa.Table, b: pa.Table) -> bool:

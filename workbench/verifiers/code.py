@@ -22,6 +22,7 @@ An answer is the JSON text of one object, in one of these forms:
   compared. Of anything else that the answer returns, also a Fraction or a Decimal, the tests may
   use attributes, calls, items, `len`, `str` and iteration, and `==` is false. Tests cannot hand
   functions of their own to the answer. They have the standard library and no other package.
+  `"names": [name, ...]` beside it are functions of the answer that are called like Python's own.
 
 What a program can do
 ---------------------
@@ -320,7 +321,11 @@ def _parsed_tests(answer: str) -> Tests:
     if "asserts" in form:
         # Counted by the rule that the checker goes by, so that the share of tests passed is right.
         statements = ast.parse(form["asserts"]).body
-        return Tests(sum(map(is_test, statements)), material={"asserts": form["asserts"]})
+        names = form.get("names", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("names that are not a list of texts")
+        material = {"asserts": form["asserts"], "names": names}
+        return Tests(sum(map(is_test, statements)), material=material)
     function = form.get("function", form.get("fn_name"))
     if "calls" in form or function is not None:
         calls = form["calls"] if "calls" in form else _zipped(form)

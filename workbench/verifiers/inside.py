@@ -475,7 +475,9 @@ def same(value, expected):
 def asserted(header, link):
     """Whether each statement that tests something runs through; the others prepare."""
     tree = ast.parse(header["asserts"])
-    namespace = {name: Remote(link, ["name", name]) for name in free_names(tree)}
+    # A function of the answer may be called like one of Python's own.
+    names = free_names(tree) | set(header["names"])
+    namespace = {name: Remote(link, ["name", name]) for name in names}
     # One at a time in one namespace: a test that fails does not end the others, and all
     # see what was defined before them.
     for statement in tree.body:
