@@ -90,6 +90,7 @@ ABLATIONS = {
 }
 FOLDERS = (
     "regimes/knapsack",
+    "regimes/knapsack-long",
     "regimes/knapsack-late",
     "regimes/knapsack-clean",
     "leaderboard",

@@ -110,6 +110,7 @@ BATCH_ARMS = {
 }
 FOLDERS = (
     "regimes/pods",
+    "regimes/pods-long",
     "regimes/pods-sizes",
     "regimes/pods-batch",
     "head-to-head",

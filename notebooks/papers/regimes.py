@@ -232,9 +232,9 @@ def cbs_arms(base: str, rounds: int = CBS_ROUNDS) -> Callable[[], dict[str, Meth
 
 
 def cbs_long_arms() -> dict[str, Method]:
-    """The arms of CBS that are near each other after 120 rounds, on GRPO's objective."""
+    """CBS and the full set, whole and mixed, on GRPO's objective."""
     arms = cbs_arms("grpo", CBS_LONG_ROUNDS)()
-    return {name: arms[name] for name in ("full", "mixed", "round-8", "buffer", "random-buffer")}
+    return {name: arms[name] for name in ("full", "mixed", "buffer")}
 
 
 def course_arms(limit: int, judged: int) -> Callable[[], dict[str, Method]]:
