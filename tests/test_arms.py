@@ -13,6 +13,8 @@ import workbench as wb
 from workbench import config
 from workbench.slots import Selection, Slot
 from workbench.trials.arms import Arm, arms, as_method, carried, carried_lab, fingerprint
+from workbench.trials.trial import Trial
+from workbench.utils.shipped import shipped
 
 
 class FirstHalf(Slot):
@@ -89,6 +91,23 @@ def test_a_lab_with_its_verifier_is_carried():
     assert sent.verifier.score([r"\boxed{2}"], ["2"]).reward == 1
 
 
+def test_labs_that_differ_in_their_model_alone_are_told_apart(tmp_path):
+    """A trial uses the tuning runs of one beside it, where labs are the same."""
+    sizes = {"small": {}, "large": {"size": "large"}, "late": {"base": "late"}}
+    digests = set()
+    for name, options in sizes.items():
+        lab = wb.labs.tiny(pool=32, held_out=8, samples=2, **options)
+        trial = Trial("pods", lab=lab, out=tmp_path / name, jobs=1)
+        digests |= {trial._tuning_lab.fingerprint, trial._carried_lab.fingerprint}
+    assert len(digests) == 2 * len(sizes)
+    problems = wb.problems.from_rows([{"prompt": "1+1=", "answer": "2"}])
+    for options in ({}, {"template": "Q: {prompt}"}, {"lora": {"r": 4}}, {"lora": {"r": 8}}):
+        lab = wb.labs.transformers(str(shipped("models/tiny")), problems, **options)
+        assert lab.config is None
+        digests.add(carried_lab(lab).fingerprint)
+    assert len(digests) == 2 * len(sizes) + 4
+
+
 # The same definition
 
 
@@ -99,7 +118,7 @@ def defined(folder, code):
     folder = folder / hashlib.sha256(code.encode()).hexdigest()[:8]
     folder.mkdir(exist_ok=True)
     path = folder / "written_methods.py"
-    path.write_text("from workbench.slots import Selection, Slot\n" + code)
+    path.write_text("import numpy as np\nfrom workbench.slots import Selection, Slot\n" + code)
     spec = importlib.util.spec_from_file_location("written_methods", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -119,6 +138,17 @@ helpers = types.ModuleType("helpers")
 helpers.third = in_three
 helpers.unused = 5
 
+class Settings:
+    def __init__(self, n):
+        self.n = n
+
+SETTINGS = Settings(11)
+SET = {21, 22}
+ARRAY = np.array([31.0, 32.0])
+
+def defaults(rollouts, *, most=41):
+    return SETTINGS.n, SET, ARRAY, most
+
 @functools.cache
 def kept(rollouts):
     return range(len(rollouts) // SHARE)
@@ -129,6 +159,7 @@ class Mine(Slot):
     def ceiling(self):
         return 7
     def select(self, rollouts, context):
+        defaults(rollouts)
         return Selection(kept(rollouts)[: helpers.third(rollouts)])
 """
 
@@ -145,6 +176,10 @@ class Mine(Slot):
         ("return 7", "return 8", False),
         ("// 3", "// 4", False),
         ("unused = 5", "unused = 6", True),
+        ("Settings(11)", "Settings(12)", False),
+        ("21, 22", "21, 23", False),
+        ("31.0, 32.0", "31.0, 33.0", False),
+        ("most=41", "most=42", False),
         ("\nSHARE", "\n\n\nSHARE", True),
     ],
 )

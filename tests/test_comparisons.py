@@ -157,6 +157,14 @@ def test_means_and_phases(tmp_path):
         comparisons.phases(groups, "minutes")
 
 
+def test_a_phase_that_some_runs_have_is_shown_for_all(tmp_path):
+    write(tmp_path, "a", 0)
+    write(tmp_path, "b", 0, columns={"seconds_rescore": [0.5, 1.5]})
+    table = comparisons.phases(load_all(tmp_path))
+    assert list(table) == ["generate", "rescore", "verify", "schedule", "update"]
+    assert table["rescore"].tolist() == [0, 1]
+
+
 def test_the_cost_of_evaluation_is_reported_apart(tmp_path):
     """Two evaluations of two problems, 4 samples of 5 tokens, beside 160 tokens of training.
 

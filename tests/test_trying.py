@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -150,7 +150,39 @@ class Endless(Slot):
         yield np.full(len(problems) + 1, self.n)
 
 
+class Remembers(Base):
+    """It uses what a run gives it: what was sampled, and a column of its own."""
+
+    def select(self, rollouts, context):
+        assert len(context.sampled) >= len(rollouts)
+        mine = np.arange(len(rollouts)) / 2
+        return replace(super().select(rollouts, context), columns={"mine": mine})
+
+    def feedback(self, rollouts, context):
+        assert (rollouts["mine"] == np.arange(len(rollouts)) / 2).all()
+
+
+class Stops(wb.courses.Deadline):
+    def feedback(self, rollouts, context):
+        assert (rollouts["lost"] >= 0).all()
+
+
+@pytest.mark.parametrize("value", [Remembers(), Stops()])
+def test_what_a_run_gives_a_slot_is_there(value):
+    wb.check(value)
+
+
+class Loses(wb.replay.CorrectResponses):
+    """Its checkpoint has other rewards than it has stored."""
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        if self.stored is not None:
+            self.stored = self.stored.assign(reward=np.full(len(self.stored), 0.25))
+
+
 BROKEN = [
+    (Loses("stop-gradient"), "state_dict"),
     (Sorts(), "changes the rollouts"),
     (Dice(), "one seed"),
     (OwnDice(), "state_dict"),

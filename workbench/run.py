@@ -601,7 +601,9 @@ class Run:
     ) -> dict[str, Any]:
         """The round's row of the table of rounds."""
         weights = work.policy.parameter_count
-        rate = work.optimizer.param_groups[0]["lr"]
+        # Counted from the record: after a resume the optimizer has the full rate at first.
+        last = max(work.history.steps + len(steps) - 1, 0)
+        rate = self.lab.learning_rate_of(last, self.learning_rate)
         row: dict[str, Any] = round_stats(work.context.round, rollouts, steps, weights, rate)
         if work.rescoring is not None:
             row |= sampler_stats(steps, work.rescoring.tokens, weights)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from workbench.checks import (
 from workbench.config import slots_for
 from workbench.grpo import marked
 from workbench.methods import LEARNING_SLOTS, Method
-from workbench.policies import Growing, Sampling
+from workbench.policies import Growing, Plan, Sampling
 from workbench.pools import Pool, Problem
 from workbench.records import checkpoints
 from workbench.rollouts import Context, Ragged, Rollouts
@@ -81,8 +82,9 @@ def check(value: Any) -> None:
             )
             raise ValueError(f"{who}: {reason}")
         _check_promises(who, slot, one, number)
+        finished = _finished(slot, _resumed(who, one), number)
         learn = partial(one.feedback, context=_context(number))
-        _unchanged(who, "feedback", _finished(slot, number), learn)
+        _unchanged(who, "feedback", finished, learn)
         other = _resumed(who, one)
     if _saved(who, one.clone())[0] != unlearnt:
         raise ValueError(f"{who}: a clone remembers what the value has learnt; keep it in __init__")
@@ -132,6 +134,12 @@ def _context(number: int) -> Context:
     return Context(0, number, epoch=epoch, policy=_Policy(), max_new_tokens=LIMIT)
 
 
+def _context_of(slot: str, number: int, table: Rollouts) -> Context:
+    """What a slot may know of a round; once the allocator has ended, what was sampled too."""
+    has_ended = slot in ("replay", "selector", "advantage")
+    return replace(_context(number), sampled=table if has_ended else None)
+
+
 def _sampled(
     counts: np.ndarray, before: np.ndarray, problems: Any, stage: int, number: int
 ) -> Rollouts:
@@ -176,12 +184,18 @@ def _seen(table: Rollouts) -> Rollouts:
     return table.assign(advantage=table.reward - 0.5, age=np.zeros(len(table), np.int64))
 
 
-def _finished(slot: str, number: int) -> Rollouts:
-    """The same round once it is over, all of it trained on."""
+def _finished(slot: str, value: Any, number: int) -> Rollouts:
+    """The same round once it is over, all of it trained on, with the columns that a value adds."""
     table = _rollouts(number)
+    context = _context_of(slot, number, table)
+    if slot == "selector":
+        seen = _seen(table)
+        selection = checked_selection(value, value.select(seen, context), seen)
+        table = table.assign(**selection.columns)
     if slot == "course":
         nothing = np.zeros(len(table), np.int64)
-        table = table.assign(prefix=nothing, kept=nothing, read=nothing)
+        columns = _plan(value, table, context).columns
+        table = table.assign(prefix=nothing, kept=nothing, read=nothing, lost=nothing, **columns)
     return marked(table, np.arange(len(table)), table.reward - 0.5, [], number)
 
 
@@ -190,7 +204,7 @@ def _finished(slot: str, number: int) -> Rollouts:
 
 def _decided(slot: str, value: Any, number: int, table: Rollouts) -> Any:
     """What a value decides in a round, as data that can be compared."""
-    context = _context(number)
+    context = _context_of(slot, number, table)
     decided: Any
     if slot == "curriculum":
         chosen = checked_problems(slot, value.choose(POOL, PROBLEMS, context), most=PROBLEMS)
@@ -202,12 +216,13 @@ def _decided(slot: str, value: Any, number: int, table: Rollouts) -> Any:
     elif slot == "replay":
         rows = np.arange(len(table))
         joined, candidates = checked_join(value, value.join(table, rows, context), table)
-        decided = [joined.problem, joined.response.values, candidates]
+        decided = [_data(joined), candidates]
     elif slot == "selector":
         seen = _seen(table)
         selection = checked_selection(value, value.select(seen, context), seen)
         # What the selector is given is another table than `table`, with the same columns in it.
         decided = [selection.rows, selection.weights, dict(selection.columns)]
+        decided += [selection.mini_batch, selection.baseline]
     elif slot == "advantage":
         advantages = checked_advantages("advantage", value(table, context), table)
         decided = advantages.values if isinstance(advantages, Ragged) else advantages
@@ -218,10 +233,7 @@ def _decided(slot: str, value: Any, number: int, table: Rollouts) -> Any:
 
 def _planned(value: Any, table: Rollouts, context: Context) -> list[Any]:
     """What a course decides of the rollouts of a table, where all of them grow."""
-    problems = [problem for problem in POOL if problem.id in set(table.problem)]
-    counts = np.full(len(problems), ROLLOUTS)
-    plan = value.plan(problems, counts, np.zeros_like(counts), context)
-    plan = checked_plan(value, plan, table.problem, LIMIT)
+    plan = _plan(value, table, context)
     size = len(table)
     growing = Growing(
         rows=np.arange(size),
@@ -234,6 +246,14 @@ def _planned(value: Any, table: Rollouts, context: Context) -> list[Any]:
     stops = None if plan.stop is None else plan.stop(growing)
     prefixes = None if plan.prefixes is None else [*plan.prefixes.lengths, plan.prefixes.values]
     return [prefixes, stops, dict(plan.columns)]
+
+
+def _plan(value: Any, table: Rollouts, context: Context) -> Plan:
+    """A course's plan for the rollouts of a table."""
+    problems = [problem for problem in POOL if problem.id in set(table.problem)]
+    counts = np.full(len(problems), ROLLOUTS)
+    plan = value.plan(problems, counts, np.zeros_like(counts), context)
+    return checked_plan(value, plan, table.problem, LIMIT)
 
 
 def _allocated(value: Any, number: int) -> tuple[list[Any], Rollouts]:
@@ -262,7 +282,7 @@ def _check_promises(who: str, slot: str, value: Any, number: int) -> None:
         kept = _allocated(value.clone(), number)[1].problem
     if slot == "selector":
         promised = value.trained(PerProblem(ROLLOUTS))
-        kept = table.problem[value.clone().select(table, _context(number)).rows]
+        kept = table.problem[value.clone().select(table, _context_of(slot, number, table)).rows]
     counts = np.unique(kept, return_counts=True)[1]
     if promised is not None and promised.of == "each" and (counts != promised.n).any():
         name = "sampled" if slot == "allocator" else "trained"

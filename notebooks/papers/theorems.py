@@ -257,7 +257,7 @@ def best_allocation(
         As in `budgets.value`.
     minimum_counts : bool
         False: a problem left at `low` is taken to be worth 0, as in the solver released with
-        Knapsack RL, so that the objective is no longer that of equation 6.
+        Knapsack RL, so that the objective is no longer that of equation 5.
 
     Returns
     -------
@@ -270,7 +270,7 @@ def best_allocation(
 
     References
     ----------
-    Knapsack RL (arXiv 2509.25849), equation 6 and appendix D.4.
+    Knapsack RL (arXiv 2509.25849), equation 5 and appendix D.4.
     """
     p = np.asarray(p, dtype=np.float64)
     check_budget(p.size, total, low, up)
@@ -309,7 +309,7 @@ def best_allocation(
 def missed_optima(
     problems: int, cases: int, rng: np.random.Generator, *, average: int = 4, low: int = 2
 ) -> pd.DataFrame:
-    """How far solvers stay below the optimum of equation 6 on random rates.
+    """How far solvers stay below the optimum of equation 5 on random rates.
 
     Parameters
     ----------

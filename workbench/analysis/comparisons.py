@@ -92,7 +92,8 @@ def phases(groups: Any, unit: str = "seconds") -> pd.DataFrame:
     ----------
     groups : dict from label to records
     unit : {"seconds", "flops"}
-        Seconds of generate, verify, schedule and update, or FLOPs of generate and update.
+        Seconds of generate, verify, schedule and update, or FLOPs of generate and update; and of
+        rescore, where some run has that phase.
 
     Returns
     -------
@@ -100,9 +101,15 @@ def phases(groups: Any, unit: str = "seconds") -> pd.DataFrame:
     """
     one_of("unit", unit, ("seconds", "flops"))
     names = PHASES if unit == "seconds" else PHASES_WITH_FLOPS
+    groups = arms(groups)
+    everyone = [record.rounds for records in groups.values() for record in records]
+    # Where another program samples, the trainer scores rollouts once more.
+    if any(f"{unit}_rescore" in rounds for rounds in everyone):
+        names = (names[0], "rescore", *names[1:])
     rows = {}
-    for label, records in arms(groups).items():
-        by_run = [record.rounds[[f"{unit}_{name}" for name in names]].mean() for record in records]
+    for label, records in groups.items():
+        columns = [f"{unit}_{name}" for name in names]
+        by_run = [record.rounds.reindex(columns=columns).fillna(0.0).mean() for record in records]
         # The median, so that one run on a busy machine does not decide how long a phase takes.
         rows[label] = np.median(by_run, axis=0)
     return pd.DataFrame.from_dict(rows, orient="index", columns=list(names))

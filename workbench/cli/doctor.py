@@ -302,7 +302,8 @@ def _model(model: Any, here: dict[str, Any], settings: dict[str, Any]) -> dict[s
     cpu: dict[str, Any] = {"name": "CPU", "bytes": 0, "free": 0}
     gpu = max(here["gpus"], key=lambda gpu: gpu["bytes"], default=cpu)
     room = gpu["bytes"] or here["memory"]
-    free = gpu["free"] or room
+    # What is free of the main memory is not known, nor of a GPU that shares it.
+    free = gpu["free"] if gpu["bytes"] else None
     known = defaults(memory.estimate)
     options = {name: value for name, value in settings.items() if name in known}
     on_gpu = options["autocast"] = bool(here["gpus"])
@@ -325,7 +326,7 @@ def _model(model: Any, here: dict[str, Any], settings: dict[str, Any]) -> dict[s
         "room": room,
         "free": free,
         "device": gpu["name"],
-        "fits": total <= min(memory.SHARE * room, free),
+        "fits": total <= memory.SHARE * room and (free is None or total <= free),
     }
 
 
@@ -366,9 +367,10 @@ def _memory_lines(model: dict[str, Any]) -> list[str]:
     for name, size in [*model["bytes"].items(), ("together", model["total"])]:
         lines.append(f"  {name:<20}{_gb(size):>12}")
     verdict = "fits" if model["fits"] else "does not fit"
+    free = "" if model["free"] is None else f", {_gb(model['free'])} free"
     lines.append(
-        f"an estimate: it {verdict} in {memory.SHARE:.0%} of {_gb(model['room'])}, "
-        f"{_gb(model['free'])} free ({model['device']})"
+        f"an estimate: it {verdict} in {memory.SHARE:.0%} of {_gb(model['room'])}{free} "
+        f"({model['device']})"
     )
     return lines
 

@@ -37,6 +37,8 @@ def summary(record: Record) -> dict[str, Any]:
         summarized["seconds"] = {
             phase: float(rounds[f"seconds_{phase}"].mean()) for phase in TRAINING_PHASES
         }
+        if "seconds_rescore" in rounds:
+            summarized["seconds"]["rescore"] = float(rounds["seconds_rescore"].fillna(0).mean())
         summarized["seconds_round"] = float(rounds["seconds"].mean())
     return summarized
 

@@ -163,8 +163,8 @@ def round_stats(
         "trained": int(rollouts["trained"].sum()),
         "reward": float(fresh.reward.mean()),
         "correct": correct,
-        # A row that carries no gradient counts as one of advantage 0.
-        "effective_gradient_ratio": effective_gradient_ratio(used["advantage"] * used["gradient"]),
+        # A row without a gradient, as by its weight, counts as one of advantage 0.
+        "effective_gradient_ratio": effective_gradient_ratio(used["trained"]),
         "all_positive": all_positive,
         "all_negative": all_negative,
         "unsolved": unsolved,

@@ -28,6 +28,7 @@ from functools import cached_property, partial, singledispatchmethod
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
 from workbench import config
 from workbench.labs import Lab
@@ -254,6 +255,11 @@ def carried(what: str, value: Any, digest: str) -> Carried:
 def carried_lab(lab: Lab) -> Carried:
     """A lab as it goes to a worker; ValueError where it cannot."""
     whole = [lab.description(), lab.digests(), own_code([lab.verifier, lab.make_policy])]
+    if lab.config is None and inspect.isfunction(lab.make_policy):
+        # What the functions of `labs` have put into it: template, adapter, precision and so on.
+        whole.append({})
+        for name, value in inspect.getclosurevars(lab.make_policy).nonlocals.items():
+            _keep(whole[-1], name, value)
     return carried(f"lab {lab.name!r}", lab, digest_of(whole))
 
 
@@ -377,6 +383,8 @@ def _used_by(function: types.FunctionType) -> dict[str, Any]:
             used[name] = cell.cell_contents
     for place, value in enumerate(function.__defaults__ or ()):
         used[f"{function.__qualname__}.{place}"] = value
+    for name, value in (function.__kwdefaults__ or {}).items():
+        used[f"{function.__qualname__}.{name}"] = value
     return used
 
 
@@ -389,7 +397,17 @@ def _codes(code: types.CodeType) -> Iterable[types.CodeType]:
 
 
 def _keep_constant(found: dict[str, str], name: str, value: Any) -> None:
-    """Keep the text of a plain value; code has a text of its own."""
-    if isinstance(value, bool | int | float | str | list | tuple | dict):
-        with contextlib.suppress(ValueError):
-            found[name] = json.dumps(describe(value), sort_keys=True)
+    """Keep the text of a plain value and of an object of one's own; code has a text of its own."""
+    if isinstance(value, set | frozenset):
+        value = sorted(map(repr, value))
+    plain = (bool, int, float, str, list, tuple, dict, np.generic, np.ndarray)
+    # An object of one's own is what its class and its arguments say.
+    is_object = not isinstance(value, type) and not inspect.isroutine(value)
+    if isinstance(value, plain) or (is_object and _is_own(type(value))):
+        _keep(found, name, value)
+
+
+def _keep(found: dict[str, str], name: str, value: Any) -> None:
+    """Keep the text of a value, where it can be described."""
+    with contextlib.suppress(ValueError, TypeError):
+        found[name] = json.dumps(describe(value), sort_keys=True)

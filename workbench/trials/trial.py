@@ -177,6 +177,9 @@ class Trial:
         self.lab.check_answers()
         self._carried_lab = carried_lab(self.lab)
         quick = dataclasses.replace(self.lab, samples=min(self.lab.samples, TUNING_SAMPLES))
+        # `replace` takes the config away, which alone says which model it is.
+        if self.lab.config is not None:
+            quick = quick.described({**self.lab.config, "samples": quick.samples})
         self._tuning_lab = carried_lab(quick)
         baseline = self.arms[self.baseline].fingerprint
         self.same = [

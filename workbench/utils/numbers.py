@@ -20,6 +20,8 @@ def mean_and_half(mean: float, half: float) -> str:
 
     >>> mean_and_half(0.4321, 0.021), mean_and_half(1234.5, 67.8), mean_and_half(8.0, 0.0)
     ('0.432 ± 0.021', '1,234 ± 68', '8')
+    >>> mean_and_half(0.000225, 0.0)
+    '0.000225'
     """
     if not math.isfinite(mean):
         return NOTHING
@@ -27,6 +29,9 @@ def mean_and_half(mean: float, half: float) -> str:
     # A whole number without a spread is most likely a count, and is shown as one.
     if not spread and mean == int(mean):
         return f"{mean:,.0f}"
+    # A learning rate or a divergence may lie far below what four decimals show.
+    if not spread and abs(mean) < 0.01:
+        return f"{mean:.3g}"
     if abs(mean) < 0.01:
         decimals = 4
     elif abs(mean) < 10:
