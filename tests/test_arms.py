@@ -96,7 +96,7 @@ def test_labs_that_differ_in_their_model_alone_are_told_apart(tmp_path):
     sizes = {"small": {}, "large": {"size": "large"}, "late": {"base": "late"}}
     digests = set()
     for name, options in sizes.items():
-        lab = wb.labs.tiny(pool=32, held_out=8, samples=2, **options)
+        lab = wb.labs.tiny(pool=32, held_out=8, samples=12, **options)
         trial = Trial("pods", lab=lab, out=tmp_path / name, jobs=1)
         digests |= {trial._tuning_lab.fingerprint, trial._carried_lab.fingerprint}
     assert len(digests) == 2 * len(sizes)
