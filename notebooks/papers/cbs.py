@@ -80,7 +80,13 @@ ARMS = {
 }
 # The choices of rollouts in runs at one rate, recorded with every objective.
 SCOPES = {"full": "all rollouts", "round": "CBS*", "buffer": "CBS"}
-FOLDERS = ("cbs", "cbs-ablations", "cbs-constants", *(f"regimes/cbs-{name}" for name in OBJECTIVES))
+FOLDERS = (
+    "cbs",
+    "cbs-ablations",
+    "cbs-constants",
+    "regimes/cbs-long",
+    *(f"regimes/cbs-{name}" for name in OBJECTIVES),
+)
 # The features of table 1 by what they tell.
 KINDS = {
     "use and age": ["uses", "age"],
