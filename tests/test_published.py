@@ -306,7 +306,8 @@ class TestClaims:
         own = [claim for claim in CLAIMS if claim.paper == "PODS"]
         compared = 0
         for claim, finding in zip(own, pods.released_findings(own)):
-            if claim.sizes:
+            # The claim near the plateau has the size of the first one.
+            if claim.sizes and claim.released:
                 assert finding.measured.low < claim.sizes[0] < finding.measured.high
                 assert finding.gain == pytest.approx(claim.published_gain[0], abs=1)
                 compared += 1
