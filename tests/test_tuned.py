@@ -45,10 +45,13 @@ def shelf(tmp_path):
             accuracies = 0.2 + 0.01 * seed + slope * np.arange(0, 5, 2)
             columns = {"problems": [4] * 4}
             arguments = {"learning_rate": rate}
-            curve(tmp_path, label, seed, accuracies, every=2, columns=columns, arguments=arguments)
-    ARMS.to_csv(tmp_path / "arms.csv", index=False)
-    TUNING.to_csv(tmp_path / "tuning.csv", index=False)
-    return tuned.Shelf(tmp_path, NAMES)
+            place = tmp_path / "trial"
+            curve(place, label, seed, accuracies, every=2, columns=columns, arguments=arguments)
+    # Another trial has rows in the same tables.
+    for name, table in {"arms": ARMS, "tuning": TUNING}.items():
+        rows = [table.assign(trial="trial"), table.assign(trial="another", arm="grpo")]
+        pd.concat(rows).to_csv(tmp_path / f"{name}.csv", index=False)
+    return tuned.Shelf(tmp_path / "trial", NAMES)
 
 
 def test_a_shelf_shows_the_arms_that_are_named(shelf):
@@ -74,9 +77,9 @@ def test_rates_of_every_arm(shelf):
 
 
 def test_records_are_named_by_folder_and_label(shelf, tmp_path):
-    runs = tuned.recorded(tmp_path.parent, [tmp_path.name, "missing"])
-    assert set(runs) == {f"{tmp_path.name}/{label}" for label in ("grpo", "mine", "other")}
-    assert [record.manifest["seed"] for record in runs[f"{tmp_path.name}/mine"]] == [0, 1]
+    runs = tuned.recorded(tmp_path, ["trial", "missing"])
+    assert set(runs) == {f"trial/{label}" for label in ("grpo", "mine", "other")}
+    assert [record.manifest["seed"] for record in runs["trial/mine"]] == [0, 1]
 
 
 def test_the_figure_of_tuning_names_its_arms_and_marks_their_rates(shelf):
@@ -111,9 +114,18 @@ def test_differences_on_the_way_are_those_at_parts_of_the_common_budget(shelf):
 def test_a_pair_is_not_cut_by_a_third_arm(shelf, tmp_path):
     """GRPO and the arm have four rounds; a third one has two."""
     for seed in (0, 1):
-        curve(tmp_path, "short", seed, [0.2, 0.3], every=2, arguments={"learning_rate": 9e-4})
+        curve(
+            tmp_path / "trial",
+            "short",
+            seed,
+            [0.2, 0.3],
+            every=2,
+            arguments={"learning_rate": 9e-4},
+        )
     names = {**NAMES, "short": "short"}
-    courses = read({name: tuned.Shelf(tmp_path, names).groups[name] for name in names.values()})
+    courses = read(
+        {name: tuned.Shelf(tmp_path / "trial", names).groups[name] for name in names.values()}
+    )
     table = tuned.gains(courses, {"mine": ("mine", "GRPO")}, {"by rounds": "round"})["by rounds"]
     assert table.loc["mine", "value"] == pytest.approx(20)
 

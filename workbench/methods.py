@@ -694,7 +694,7 @@ def speed(
     first, further : int
         4 + 12 in the released configuration, 4 + 20 in the script for 7B.
     groups : int, optional
-        Groups that a round trains on; as many more at most wait for the next round.
+        Groups that a round trains on; at most as many again wait for the next round.
         None trains on all.
     clip : (low, high)
 

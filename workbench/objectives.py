@@ -265,7 +265,7 @@ def gains(
     # GMPO has one mean for a whole response and does not use the ratios below.
     if objective.surrogate == "gmpo":
         return _geometric_mean(logprobs, old_logprobs, advantages, mask, objective.clip)
-    log_ratio = _log_ratio(logprobs, old_logprobs, mask, objective.importance_sampling)
+    log_ratio = log_ratio_of(logprobs, old_logprobs, mask, objective.importance_sampling)
     ratio = log_ratio.exp()
     if objective.surrogate == "sapo":
         positive, negative = objective.temperatures
@@ -350,13 +350,16 @@ def tokens_by_covariance(
     return chosen
 
 
-def _log_ratio(
+def log_ratio_of(
     logprobs: torch.Tensor,
     old_logprobs: torch.Tensor,
     mask: torch.Tensor,
     importance_sampling: str = "token",
 ) -> torch.Tensor:
-    """Logarithm of each token's ratio, (R, T), 0 at padding."""
+    """Logarithm of each token's ratio of new to old probabilities, (R, T), 0 at padding.
+
+    With importance_sampling="sequence" all tokens of a response have the mean over its tokens.
+    """
     # Padding may hold anything, infinities included, and must not reach a sum.
     log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0)
     if importance_sampling == "token":
@@ -376,7 +379,7 @@ def _geometric_mean(
     clip: tuple[float, float],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """GMPO: the advantage times the geometric mean of bounded ratios, and where the bound held."""
-    log_ratio = _log_ratio(logprobs, old_logprobs, mask)
+    log_ratio = log_ratio_of(logprobs, old_logprobs, mask)
     sign = torch.sign(advantages)
     bounded = log_ratio.clamp(-clip[0], clip[1])
     # Positive advantages are bounded above and negative ones below; the other side stays free.

@@ -27,6 +27,7 @@ from scipy.interpolate import PchipInterpolator
 
 import workbench as wb
 from papers.looks import ended
+from papers.regimes import recorded_table
 from workbench.analysis.courses import Course
 from workbench.analysis.sequential import LOOKS, nominal_levels
 from workbench.analysis.targets import crossing
@@ -275,9 +276,10 @@ def main() -> None:
         reached = np.mean([each.scores.max() >= TARGET for each in curves.courses[rate].values()])
         spread = costs.std(ddof=1)
         print(f"{rate:.3g}: {np.exp(costs.mean()):,.0f} rollouts, {spread:.3f}, {reached:.0%}")
-    for folder in (RUNS / "leaderboard", *sorted((RUNS / "regimes").glob("*/"))):
-        arms = pd.read_csv(folder / "arms.csv").set_index("arm")
-        table = pd.read_csv(folder / "tuning.csv")
+    recorded_trials = pd.read_csv(RUNS / "regimes" / "arms.csv")["trial"].unique()
+    for folder in (RUNS / "leaderboard", *(RUNS / "regimes" / name for name in recorded_trials)):
+        arms = recorded_table(folder, "arms").set_index("arm")
+        table = recorded_table(folder, "tuning")
         # The baseline has no row of its own.
         [rate] = arms["baseline_learning_rate"].dropna().unique()
         used = dict.fromkeys(table["arm"], rate) | arms["learning_rate"].to_dict()

@@ -7,8 +7,8 @@ the ladder have fewer, and are tuned by rollouts.
 
 In the folder `notebooks`, `python -m papers.regimes knapsack ar3po` makes the runs of two regimes.
 Each may be stopped at any time; the same command goes on. With `--shelve` it also puts finished
-runs into `data/runs/regimes/knapsack`, with what was found of every arm in `arms.csv` and a row for
-every tuning run in `tuning.csv`.
+runs into `data/runs/regimes/knapsack`, and into the tables of `data/runs/regimes` what was found of
+every arm (`arms.csv`) and a row for every tuning run (`tuning.csv`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from papers import ladder
 from workbench import labs, methods
 from workbench.advantages import Posterior
@@ -30,7 +32,7 @@ from workbench.rewards import Boxed, Correct
 from workbench.selectors import All
 from workbench.trials.trial import Trial
 
-__all__ = ["REGIMES", "Regime"]
+__all__ = ["REGIMES", "Regime", "recorded_table", "shelve"]
 
 SEEDS = 8
 TUNING_SEEDS = 2
@@ -495,7 +497,7 @@ REGIMES = {
 
 
 def shelve(trial: Trial, outcomes: tuple[str, ...], place: Path) -> None:
-    """Pack copies of the runs of a finished trial, with its tables beside them.
+    """Pack copies of the runs of a finished trial, and write its rows into the tables above them.
 
     Parameters
     ----------
@@ -503,11 +505,39 @@ def shelve(trial: Trial, outcomes: tuple[str, ...], place: Path) -> None:
     outcomes : labels
         The arms whose tables of rollouts are kept.
     place : path
-        The folder of the shelf; what is there is replaced.
+        The folder of the runs; what is there is replaced. The folder above has the tables
+        `arms.csv` and `tuning.csv` of all its trials, with a column for the name of this folder.
     """
     shelve_runs(trial.out / "runs", outcomes, place)
-    for name, table in {"arms": trial.table, "tuning": trial.tuning}.items():
-        table.to_csv(place / f"{name}.csv", index=False, float_format="%.6g")
+    for kind, table in {"arms": trial.table, "tuning": trial.tuning}.items():
+        path = place.parent / f"{kind}.csv"
+        rows = table.assign(trial=place.name)
+        if path.exists():
+            older = pd.read_csv(path)
+            rows = pd.concat([older[older["trial"] != place.name], rows])
+        rows.to_csv(path, index=False, float_format="%.6g")
+
+
+def recorded_table(place: Path, kind: str) -> pd.DataFrame:
+    """What is recorded of a trial beside its runs.
+
+    Parameters
+    ----------
+    place : path
+        As in `shelve`; or the folder of a trial that has a shelf for itself, as the leaderboard,
+        and its tables in it.
+    kind : {"arms", "tuning"}
+
+    Returns
+    -------
+    DataFrame
+        As `Trial.table` or `Trial.tuning`.
+    """
+    own = place / f"{kind}.csv"
+    if own.exists():
+        return pd.read_csv(own)
+    table = pd.read_csv(place.parent / f"{kind}.csv")
+    return table[table["trial"] == place.name].drop(columns="trial")
 
 
 def shelve_runs(runs: Path, outcomes: tuple[str, ...], place: Path) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 import pandas as pd
 
-from papers.regimes import shelve_runs
+from papers.regimes import recorded_table, shelve, shelve_runs
 from workbench import labs, methods
 from workbench.methods import Method
 from workbench.records.shelf import pack
@@ -141,8 +141,7 @@ CONDITIONS = {
 
 def recorded_rates() -> pd.Series:
     """Learning rate of every arm, by label, as it was tuned in the plain lab."""
-    table = pd.read_csv(labs.shipped("runs") / "stress" / "arms.csv", index_col="arm")
-    table = table[table["condition"] == "plain"]
+    table = recorded_table(labs.shipped("runs") / "stress" / "plain", "arms").set_index("arm")
     rates = table["learning_rate"].copy()
     rates[BASELINE] = table["baseline_learning_rate"].iloc[0]
     return rates
@@ -197,15 +196,8 @@ def shelve_condition(trial: Trial, shelf: Path, name: str) -> None:
     name : str
         A key of `CONDITIONS`.
     """
-    shelve_runs(trial.out / "runs", (), shelf / name)
+    shelve(trial, (), shelf / name)
     pack(shelf, evals=EVALS)
-    for kind, table in {"arms": trial.table, "tuning": trial.tuning}.items():
-        path = shelf / f"{kind}.csv"
-        rows = table.assign(condition=name)
-        if path.exists():
-            older = pd.read_csv(path)
-            rows = pd.concat([older[older["condition"] != name], rows])
-        rows.to_csv(path, index=False, float_format="%.6g")
 
 
 def main() -> None:

@@ -78,21 +78,12 @@ PARENTS = {
 }
 
 
-class ConditionShelf(Shelf):
-    """The recorded trial of a condition. All conditions share the tables of the folder above."""
-
-    def table(self, name: str) -> pd.DataFrame:
-        """The rows of this condition in the table "arms" or "tuning"."""
-        table = pd.read_csv(self.folder.parent / f"{name}.csv")
-        return table[table["condition"] == self.folder.name]
-
-
 def shelves(
     folder: Path, conditions: Iterable[str], names: Mapping[str, str] = PANEL
 ) -> dict[str, Shelf]:
     """The recorded trials among the conditions, by the name of the condition."""
-    recorded = set(pd.read_csv(folder / "arms.csv")["condition"])
-    return {name: ConditionShelf(folder / name, names) for name in conditions if name in recorded}
+    recorded = set(pd.read_csv(folder / "arms.csv")["trial"])
+    return {name: Shelf(folder / name, names) for name in conditions if name in recorded}
 
 
 def compared(

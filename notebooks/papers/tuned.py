@@ -1,7 +1,8 @@
 """Recorded trials of `regimes.py`, as the notebooks show them: rates, gains, costs and verdicts.
 
-A trial is recorded as a part of the shelf `data/runs/regimes`. In its folder lie `arms.csv`,
-with what was found of every arm, and `tuning.csv`, with a row for every tuning run.
+A trial is recorded as a part of a shelf, such as `data/runs/regimes`. Beside its folder lie the
+tables of all trials of the shelf: `arms.csv`, with what was found of every arm, and `tuning.csv`,
+with a row for every tuning run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from matplotlib.figure import Figure
 from papers.claims import at_one_rate, judged, of
 from papers.plots import panels
 from papers.published_claims import CLAIMS
-from papers.regimes import REGIMES
+from papers.regimes import REGIMES, recorded_table
 from papers.tables import accuracy_gain, markdown_table
 from papers.verdicts import Claim, Finding, here, judge, kind
 from papers.verdicts import read as read_verdicts
@@ -32,6 +33,7 @@ from workbench.labs import shipped
 from workbench.plots import tuning_curves
 from workbench.plots.style import heading, ratio_ticks, style
 from workbench.records import Record
+from workbench.records.shelf import record_paths
 
 __all__ = [
     "EVERYTHING_TRAINED",
@@ -92,8 +94,8 @@ class Shelf:
         return read(self.groups)
 
     def table(self, name: str) -> pd.DataFrame:
-        """The table "arms" or "tuning" that lies beside the runs."""
-        return pd.read_csv(Path(self.folder, f"{name}.csv"))
+        """The rows of this trial in the table "arms" or "tuning"."""
+        return recorded_table(self.folder, name)
 
     @cached_property
     def arms(self) -> pd.DataFrame:
@@ -155,7 +157,8 @@ def recorded(runs: Any, folders: Iterable[str]) -> dict[str, list[Record]]:
     """
     found = {}
     for folder in folders:
-        if not Path(runs, folder).exists():
+        # A packed folder has no directory of its own.
+        if not record_paths(Path(runs, folder)):
             continue
         for label, group in load_all(Path(runs, folder)).items():
             found[f"{folder}/{label}"] = group
@@ -441,7 +444,7 @@ def markdown(data: Path) -> str:
 
 def _rate(folder: Path, arm: str) -> float:
     """The learning rate that an arm of a recorded trial was given by tuning."""
-    arms = pd.read_csv(folder / "arms.csv").set_index("arm")
+    arms = recorded_table(folder, "arms").set_index("arm")
     # The baseline has no row of its own.
     if arm in arms.index:
         return float(arms.loc[arm, "learning_rate"])

@@ -419,14 +419,20 @@ def _write_table(
     with reading(root):
         together = pa.unify_schemas(list(schemas.values()), promote_options="permissive")
     together = together.append(pa.field("run", pa.string()))
-    # Numbers that hardly repeat themselves are smaller byte by byte. The first run tells which.
-    first_with = {column: name for name in reversed(schemas) for column in schemas[name].names}
-    digits = [
-        column.name
-        for column in together
-        if pa.types.is_floating(column.type) and not column.name.startswith("seconds")
-        if _hardly_repeats(sources[first_with[column.name]].table(kind)[column.name])
-    ]
+    # Numbers that hardly repeat themselves are smaller byte by byte. The first run that has a
+    # column tells.
+    digits: list[str] = []
+    seen: set[str] = set()
+    for name, schema in schemas.items():
+        new = [
+            column.name
+            for column in schema
+            if pa.types.is_floating(column.type) and not column.name.startswith("seconds")
+            if column.name not in seen
+        ]
+        seen.update(new)
+        table = sources[name].table(kind) if new else None
+        digits += [column for column in new if _hardly_repeats(table[column])]
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,

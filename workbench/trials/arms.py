@@ -257,9 +257,10 @@ def carried_lab(lab: Lab) -> Carried:
     whole = [lab.description(), lab.digests(), own_code([lab.verifier, lab.make_policy])]
     if lab.config is None and inspect.isfunction(lab.make_policy):
         # What the functions of `labs` have put into it: template, adapter, precision and so on.
-        whole.append({})
+        settings: dict[str, str] = {}
         for name, value in inspect.getclosurevars(lab.make_policy).nonlocals.items():
-            _keep(whole[-1], name, value)
+            _keep(settings, name, value)
+        whole.append(settings)
     return carried(f"lab {lab.name!r}", lab, digest_of(whole))
 
 

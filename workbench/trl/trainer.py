@@ -37,7 +37,7 @@ from workbench import adapters, config
 from workbench.adapters import Driver, round_metrics, token_advantages
 from workbench.grpo import StepStats
 from workbench.methods import Method
-from workbench.objectives import Objective, gains
+from workbench.objectives import Objective, gains, log_ratio_of
 from workbench.trl import setup
 from workbench.trl.batches import BatchingTrainer
 from workbench.trl.sampling import Policy, RoundSampler
@@ -287,9 +287,7 @@ class GRPOTrainer(BatchingTrainer):
             objective = Objective(clip, self.importance_sampling_level, dual_clip=self.args.delta)
             _, clipped = gains(objective, logprobs, old_logprobs, inputs["advantages"], mask)
         elif self.loss_type == "cispo":
-            log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0)
-            if self.importance_sampling_level == "sequence":
-                log_ratio = log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+            log_ratio = log_ratio_of(logprobs, old_logprobs, mask, self.importance_sampling_level)
             clipped = mask & (log_ratio.exp() > self.epsilon_high)
         difference = (logprobs - old_logprobs).abs()
         columns = torch.stack([clipped.float(), entropy.detach().float(), difference])
