@@ -38,7 +38,7 @@ def test_rollouts_that_the_other_method_did_not_sample_are_an_error(tmp_path):
 def test_runs_are_compared_when_they_have_sampled_as_many_tokens():
     """Rounds of SPEC-RL sample half as much, so that its last evaluations lie elsewhere."""
     names = {"grpo": "GRPO", "spec-rl": "SPEC-RL"}
-    shelf = Shelf(wb.labs.shipped("runs/regimes/course-tight"), names)
+    shelf = Shelf(wb.labs.shipped("runs") / "regimes/course-tight", names)
     found = courses.ends(shelf.groups)
     budget = common_budget(shelf.courses, "tokens_sampled")
     scores = {

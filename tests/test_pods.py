@@ -81,7 +81,7 @@ class TestLoading:
         recorded = {
             f"{folder}/{label}"
             for folder in {label.rpartition("/")[0] for label in labels}
-            for label in load_all(shipped(f"runs/{folder}"))
+            for label in load_all(shipped("runs") / folder)
         }
         assert labels <= recorded
 
