@@ -20,7 +20,7 @@ from workbench.records.round_stats import round_stats
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.scheduler import Learner
 from workbench.slots import Slot
-from workbench.success_rates import Signals
+from workbench.success_rates import Signals, SuccessRates
 from workbench.utils.descriptions import clone, describe
 
 HERE = Context(seed=0, round=1, max_new_tokens=48)
@@ -184,6 +184,35 @@ def test_partial_rollouts_stop_once_enough_groups_are_complete():
     kept = selectors.Finished(whole_groups=True).select(rollouts, HERE)
     assert kept.rows.tolist() == [2]
     assert selectors.Finished().select(rollouts, HERE).rows.tolist() == [0, 2]
+
+
+def test_a_waiting_problem_that_found_no_place_goes_on_waiting():
+    pool = Pool([Problem(name, name, "") for name in "abcdef"])
+    curriculum = curricula.Recycled("stopped", share=0.5)
+    stopped = finished(list("abcd"), [False] * 4, [3] * 4).assign(status=["stopped"] * 4)
+    curriculum.feedback(stopped, HERE)
+    second = replace(HERE, round=2)
+    chosen = [problem.id for problem in curriculum.choose(pool, 4, second)]
+    assert set(chosen[:2]) == {"a", "b"}
+    again = finished(chosen, [False] * 4, [3] * 4, number=2)
+    again = again.assign(status=["stopped"] + ["wrong"] * 3)
+    curriculum.feedback(again, second)
+    assert curriculum.waiting == [name for name in "cd" if name not in chosen] + chosen[:1]
+
+
+def test_a_stopped_rollout_that_replay_brings_back_does_not_wait():
+    course = courses.Partial()
+    table = finished(["a"] * 3, [False, True, False], [3, 3, 3], number=np.array([1, 2, 2]))
+    course.feedback(table.assign(status=["stopped", "ok", "wrong"]), replace(HERE, round=2))
+    assert course.stored is None
+
+
+def test_a_text_that_ends_in_token_0_is_another_one():
+    prefixes = Ragged.of([[5], [5, 0]], np.int32)
+    rollouts = hand_made([0.0, 1.0], ["a", "a"], lengths=[3, 3]).assign(
+        prompt=Ragged.of([[9, 5], [9, 5, 0]], np.int32)
+    )
+    assert followed(rollouts, Plan(prefixes=prefixes))["read"].tolist() == [1, 2]
 
 
 # DUET
@@ -879,6 +908,24 @@ def test_trl_and_verl_refuse_a_course(name):
 @pytest.mark.parametrize("value", [method.course for method in METHODS.values()])
 def test_every_course_keeps_the_contract(value):
     wb.check(value)
+
+
+@pytest.mark.parametrize("number", [0, 2, 500])
+def test_answers_of_a_file_are_of_no_round_of_this_run(number, tmp_path):
+    """They teach no success rate, whatever round of the earlier run they are from."""
+    prompt = Ragged.of([[5, 6]] * 2, np.int32)
+    table = finished(["a"] * 2, [True, True], [4, 4], number=number).assign(prompt=prompt)
+    wb.replay.save_answers(table, tmp_path / "answers")
+    replay = wb.replay.Experience(each=2, path=str(tmp_path / "answers"))
+    context = replace(HERE, round=2)
+    new = finished(["a"] * 2, [False, False], [4, 4], number=2, gradient=np.zeros(2, np.int64))
+    new = new.assign(prompt=prompt, truth=new.correct)
+    joined, _ = replay.join(new, np.arange(2), replace(context, policy=tiny_policy()))
+    assert joined.round.tolist() == [2, 2, 0, 0]
+    assert joined["truth"].tolist() == [False, False, True, True]
+    rates = SuccessRates("last")
+    rates.feedback(joined, context)
+    assert rates.learner.estimate([Problem("a", "8+5-4-1=", "")], context).tolist() == [0.0]
 
 
 def test_a_file_of_answers_has_no_answer_that_began_with_a_part_of_one(tmp_path):

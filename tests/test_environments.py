@@ -271,6 +271,7 @@ PLACES = {
     "taskset": "class Sums(vf.Taskset[SumTask, SumsConfig]):\n",
     "prompt": 'prompt=f"{number}+1="',
     "right": "async def right(self, task, trace):",
+    "asked": 'return float(trace.messages[-2].content.endswith("="))',
 }
 
 
@@ -328,6 +329,12 @@ def test_a_run_trains_on_an_environment_and_goes_on(write, tmp_path):
     with pytest.raises(ValueError, match="made by code of the caller's own"):
         wb.Run.resume(tmp_path / "run")
     assert len(go(wb.Run.resume(tmp_path / "run", lab=lab), 2)) == 1
+
+
+def test_a_reward_without_bound_is_no_crash(write):
+    """A run stops at it and names it; only a function that raises is a crash."""
+    sums = wb.problems.environment(write(asked='return float("inf")'))
+    assert sums.verifier.score(["2"], [sums.problems[0].answer]).reward.tolist() == [float("inf")]
 
 
 def test_scoring_works_where_an_event_loop_is_running(write):

@@ -527,7 +527,6 @@ def test_dps_takes_mixed_problems_then_new_ones_then_all_others():
     assert taken == [{"p0", "p3"}, {"p0", "p3", "p4", "p5"}]
     with pytest.raises(ValueError, match="n=7"):
         dps.choose(pool, 7, Context(round=2))
-    assert dps.choose(pool, 6, Context(round=2, taken=frozenset({"p0"}))) == []
 
 
 # CurES (arXiv 2510.01037)
@@ -1160,6 +1159,13 @@ def test_adarft_takes_the_nearest_difficulties_and_the_same_again():
     assert [p.id for p in adarft.choose(pool, 2, HERE)] == ["p1", "p3"]
     adarft.target = 50.0  # level 3 of 1 to 5
     assert [p.id for p in adarft.choose(pool, 2, HERE)] == ["p0", "p2"]
+
+
+@pytest.mark.parametrize("value", [curricula.Cures(), curricula.Dps(), curricula.AdaRft()])
+def test_a_round_that_asks_for_more_than_is_left_gets_what_is_left(value):
+    pool = pool_of(5, levels=[3, 1, 2, 1, 5])
+    left = value.choose(pool, 4, Context(round=1, taken=frozenset({"p0", "p1"})))
+    assert {problem.id for problem in left} == {"p2", "p3", "p4"}
 
 
 def test_online_difficulty_filtering_keeps_an_open_interval():

@@ -642,3 +642,14 @@ def test_a_temporary_record_goes_with_its_run(lab):
     del run
     gc.collect()
     assert not path.exists()
+
+
+def test_a_metric_never_takes_the_place_of_a_column_of_the_record():
+    class Silly(wb.selectors.All):
+        def metrics(self):
+            return {"reward": 42.0}
+
+    lab = wb.labs.tiny(pool=4, held_out=0)
+    run = wb.Run(lab, wb.methods.grpo(2).but(selector=Silly()), problems_per_round=2)
+    with pytest.raises(ValueError, match="metrics: the record has a column 'reward' already"):
+        go(run, 1)

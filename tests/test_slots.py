@@ -40,7 +40,7 @@ VALUES = {
         curricula.Greso(easy=0.9, floor=0.1),
         curricula.Dps(0.5),
         curricula.WithoutSolved(0.9),
-        curricula.AdaRft(start=10.0, ties="random"),
+        curricula.AdaRft(start=10, ties="random"),
         curricula.Recycled("stopped", share=0.5),
     ],
     "allocator": [

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -172,6 +173,15 @@ def test_what_a_run_gives_a_slot_is_there(value):
     wb.check(value)
 
 
+@dataclass(frozen=True)
+class Lottery:
+    weight: float = 1.0
+    name: ClassVar[str] = "lottery"
+
+    def __call__(self, rollouts, sampling):
+        return np.random.random(len(rollouts))  # noqa: NPY002  which is the mistake
+
+
 class Loses(wb.replay.CorrectResponses):
     """Its checkpoint has other rewards than it has stored."""
 
@@ -183,6 +193,7 @@ class Loses(wb.replay.CorrectResponses):
 
 BROKEN = [
     (Loses("stop-gradient"), "state_dict"),
+    (Lottery(), "differently each time"),
     (Sorts(), "changes the rollouts"),
     (Dice(), "one seed"),
     (OwnDice(), "state_dict"),

@@ -388,7 +388,7 @@ def in_proportion(weights: Any, total: int, low: int, up: int) -> np.ndarray:
         )
     check_budget(len(weights), total, low, up)
     # A tiny weight keeps problems of weight 0 in the race when all others are at their bound.
-    weights = np.maximum(weights, max(weights.max(), 1.0) * 1e-12)
+    weights = np.maximum(weights, (weights.max() or 1.0) * 1e-12)
     lowest_scale = 0.0
     highest_scale = up / weights.min()
     # Bisects the factor of proportionality. 200 halvings exhaust the digits of a float, however

@@ -62,7 +62,8 @@ def followed(rollouts: Rollouts, plan: Plan) -> Rollouts:
     size = len(rollouts)
     lengths = np.zeros(size, np.int64) if plan.prefixes is None else plan.prefixes.lengths
     # Each different text is read once for all rollouts that go on from it.
-    texts = [rollouts.prompt[row].tobytes() for row in range(size)]
+    # As objects: NumPy's own type for bytes drops zeros at the end, and 0 is a token too.
+    texts = np.array([rollouts.prompt[row].tobytes() for row in range(size)], dtype=object)
     _, first = np.unique(texts, return_index=True)
     read = np.zeros(size, np.int64)
     read[first] = lengths[first]
@@ -557,8 +558,10 @@ class Partial(_Drafts):
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The groups with a stopped rollout wait."""
-        stopped = rollouts.problem[(rollouts.status == STOPPED)]
-        self._remember(rollouts, np.isin(rollouts.problem, stopped), context)
+        # An old rollout that joined the round may have been stopped in its own.
+        is_stopped = (rollouts.round == context.round) & (rollouts.status == STOPPED)
+        waits = np.isin(rollouts.problem, rollouts.problem[is_stopped])
+        self._remember(rollouts, waits, context)
 
 
 # Stopping for good

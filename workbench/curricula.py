@@ -85,7 +85,7 @@ class _OverEpochs(Slot):
 
 @dataclass
 class Recycled(_OverEpochs):
-    """Problems of the last round that are tried again come first, and fresh ones after them.
+    """Problems of earlier rounds that are tried again come first, and fresh ones after them.
 
     Attributes
     ----------
@@ -129,7 +129,10 @@ class Recycled(_OverEpochs):
         """Which of the round's problems wait."""
         fresh = rollouts.take(rollouts.round == context.round)
         if self.rule == "stopped":
-            self.waiting = np.unique(fresh.problem[fresh.status == STOPPED]).tolist()
+            stopped = np.unique(fresh.problem[fresh.status == STOPPED]).tolist()
+            # Those that found no place in this round go on waiting, before the new ones.
+            present = set(fresh.problem.tolist())
+            self.waiting = [name for name in self.waiting if name not in present] + stopped
             return
         ids, right, sizes = outcomes(fresh)
         rates = right / sizes
@@ -280,7 +283,7 @@ class Cures(_ByPosteriors):
         pool = finite(pool, self)
         problems = [pool[i] for i in _not_taken(pool, context)]
         if len(problems) < n and context.taken:
-            return []
+            return problems
         weights = self.weights([problem.id for problem in problems])
         rng = context.rng("curriculum", len(context.taken))
         return _drawn_by_weight(problems, weights, n, rng)
@@ -338,7 +341,7 @@ class Dps(Slot):
         candidates = [problem for problem in ordered if problem.id not in context.taken]
         if len(candidates) < n:
             if context.taken:
-                return []
+                return candidates
             raise PoolExhausted(f"n={n}: the pool has {len(pool)} problems")
         mixed = self.predicted([problem.id for problem in candidates])[:, 1]
         best = np.argsort(-mixed, kind="stable")[:n]
@@ -558,7 +561,8 @@ class AdaRft(Slot):
             instance_of("difficulties", self.difficulties, Mapping, "{'problem id': 40}")
             for problem, difficulty in self.difficulties.items():
                 number(f"difficulties[{problem!r}]", difficulty, low=0, high=100)
-        self.target = self.start
+        # A checkpoint gives a number back with the type that it has here.
+        self.target = float(self.start)
 
     @property
     def needs(self) -> set[str]:  # type: ignore[override]
@@ -570,7 +574,7 @@ class AdaRft(Slot):
         problems = finite(pool, self)
         candidates = _not_taken(problems, context)
         if len(candidates) < n and context.taken:
-            return []
+            return [problems[i] for i in candidates]
         distance = np.abs(self._difficulties(problems)[candidates] - self.target)
         if self.ties == "index":
             order = np.argsort(distance, kind="stable")

@@ -569,7 +569,9 @@ def load_answers(path: Any) -> Rollouts:
         raise
     except OSError as error:
         raise OSError(f"path={str(path)!r}: {error}") from None
-    return _from_state(join_arrays(state, tensors))
+    answers = _from_state(join_arrays(state, tensors))
+    # They are of no round of this run: 0 lies before the first one.
+    return answers.assign(round=np.zeros(len(answers), np.int64))
 
 
 def _as_rows_of_this_round(old: Rollouts, rollouts: Rollouts, gradient: bool) -> Rollouts:
@@ -581,6 +583,9 @@ def _as_rows_of_this_round(old: Rollouts, rollouts: Rollouts, gradient: bool) ->
     }
     if "group" in missing:
         missing["group"] = old.group
+    if "truth" in missing:
+        # No verifier of this run has erred on answers of a file.
+        missing["truth"] = old.correct
     # A later stage than all others, so that rules about the first stage, as in `Rejection`, do not
     # count old rows.
     stage = np.full(len(old), rollouts.stage.max(initial=-1) + 1)

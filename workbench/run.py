@@ -610,7 +610,13 @@ class Run:
             row["flops"] += row["flops_rescore"]
         if self.lab.stress.errs:
             row |= misjudgements(rollouts, work.context.round)
-        row |= work.method.metrics()
+        measured = work.method.metrics()
+        there = sorted(measured.keys() & row.keys())
+        if there:
+            raise ValueError(
+                f"metrics: the record has a column {there[0]!r} already; choose another name"
+            )
+        row |= measured
         # One text with a line for each warning: the loop shows it, and the record keeps it.
         row["warnings"] = "\n".join(work.history.symptoms(row))
         for phase in TRAINING_PHASES:

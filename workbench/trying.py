@@ -64,7 +64,11 @@ def check(value: Any) -> None:
     Method("checked", **slots)
     who = f"{slot}={compose(value)}"
     if slot == "reward":
-        _unchanged(who, "it", _rollouts(1), partial(_decided, slot, value, 1))
+        first, second = (
+            _unchanged(who, "it", _rollouts(1), partial(_decided, slot, value, 1)) for _ in range(2)
+        )
+        if first != second:
+            raise ValueError(f"{who}: it rewards the same rollouts differently each time")
         return
     unlearnt, _ = _saved(who, value.clone())
     one, other = value.clone(), value.clone()

@@ -85,7 +85,7 @@ AT_ONE_RATE = {
     "recompute": "ar3po/recompute",
     "no-reuse": "ar3po/no-reuse",
 }
-FOLDERS = ("head-to-head", "ar3po")
+FOLDERS = ("head-to-head", "ar3po", "regimes/ar3po-long")
 BORROWED = 2  # the stage of a borrowed response; the two stages of sampling are 0 and 1
 
 # Five bins of equal width. A rate of 0 and one of 1 have no bin of their own.

@@ -232,6 +232,18 @@ AR3PO = (
         ),
         headline=True,
     ),
+    # The same with 200 rounds in place of 100, where both have nearly stopped to gain.
+    Claim(
+        paper="AR3PO",
+        claim="accuracy above GRPO near the plateau, equal rounds, points",
+        place="table 1",
+        published="+0.9, +1.3",
+        sizes=(0.9, 1.3),
+        measured_by=accuracy(
+            arm="regimes/ar3po-long/ar3po", baseline="regimes/ar3po-long/grpo", unit="round"
+        ),
+        headline=True,
+    ),
     Claim(
         paper="AR3PO",
         claim="at most 1 point below DAPO, equal rounds, points",

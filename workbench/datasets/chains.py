@@ -232,8 +232,8 @@ def _distinct(
                 turn += 1  # this level may have none left of this class
             if misses > MOST_MISSES:
                 raise ValueError(
-                    f"n={n}: levels {tuple(levels)} have only {len(found)} different {split} "
-                    "problems"
+                    f"n={n}: only {len(found)} different {split} problems of levels "
+                    f"{tuple(levels)} were found in these shares; more levels are needed"
                 )
     return found.values()
 

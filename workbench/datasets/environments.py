@@ -245,7 +245,8 @@ class TaskRewards(Verifier):
             rewards = pool.submit(asyncio.run, self._rewards(responses, answers)).result()
         # A weighted sum such as .1 + .9 may miss 1 by rounding.
         status = np.where(rewards >= self.right_from - 1e-9, "ok", "wrong")
-        return Scores(np.nan_to_num(rewards), np.where(np.isnan(rewards), "crash", status))
+        crashed = np.isnan(rewards)
+        return Scores(np.where(crashed, 0.0, rewards), np.where(crashed, "crash", status))
 
     async def _rewards(self, responses: list[str], answers: list[str]) -> np.ndarray:
         tasks = [self.tasks[answer] for answer in answers]
