@@ -468,5 +468,6 @@ def test_a_manifest_may_have_anything_as_its_reward(tmp_path):
     written_records.write(tmp_path, "a", 0)
     [record] = load_all(tmp_path)["a"]
     method = {**record.manifest["method"], "reward": 3}
-    stranger = SimpleNamespace(manifest={**record.manifest, "method": method}, path=record.path)
+    manifest = {**record.manifest, "method": method}
+    stranger = SimpleNamespace(manifest=manifest, path=record.path, seed=record.seed)
     assert "3" in dict(configuration("a", [stranger])["words"]).values()

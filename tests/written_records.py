@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 import workbench as wb
-from workbench.analysis.comparisons import PHASES
 from workbench.records import Writer, exists, journal
 from workbench.records.files import JOURNAL, MANIFEST, file_digest, rollout_part
+from workbench.utils.names import TRAINING_PHASES
 
 SAMPLES = 4
 
@@ -45,7 +45,7 @@ def write(
     writer = Writer(path / label / f"seed-{seed}", manifest)
     for i, count in enumerate(rollouts):
         row = {"round": i + 1, "rollouts": count, "flops": 2.0 * count, "seconds": 1.0}
-        row |= {f"seconds_{phase}": 0.25 for phase in PHASES}
+        row |= {f"seconds_{phase}": 0.25 for phase in TRAINING_PHASES}
         row |= {name: values[i] for name, values in (columns or {}).items()}
         table = rows[i] if rows else {"problem": np.array(["p"])}
         writer.round(row, {name: np.asarray(value) for name, value in table.items()})

@@ -20,11 +20,10 @@ import numpy as np
 from workbench.rollouts import Context, Ragged, Rollouts, grouped_rewards, is_mixed
 from workbench.slots import Slot, state_field
 from workbench.success_rates import Posteriors, RemembersPosteriors, outcomes
-from workbench.utils.bounds import Count, Flag, Positive, PositiveOrZero
+from workbench.utils.bounds import Count, Flag, Positive, PositiveOrZero, pair
 from workbench.utils.validation import (
     instance_of,
     is_number,
-    is_pair,
     one_of,
     positive_number,
     shown,
@@ -852,11 +851,7 @@ def selected_advantages(
 
 def _outcomes(rewards: np.ndarray, bounds: Any) -> np.ndarray:
     """Rewards on the scale where failure is 0 and success is 1, (R,)."""
-    if not is_pair(bounds) or not bounds[0] < bounds[1]:
-        raise ValueError(
-            f"bounds={bounds!r}: two numbers are needed, the reward of failure and the greater one "
-            "of success"
-        )
+    pair("bounds", bounds, rising=True)
     low, high = bounds
     outside = (rewards < low) | (rewards > high)
     if outside.any():

@@ -29,7 +29,7 @@ from workbench import advantages, labs, methods, problems, rewards
 from workbench.labs import Lab
 from workbench.methods import LEARNING_SLOTS, Method
 from workbench.objectives import Objective
-from workbench.policies import Sampling
+from workbench.policies import Sampling, checks
 from workbench.pools import Pool, Stream
 from workbench.slots import Slot
 from workbench.stress import Stress
@@ -51,23 +51,7 @@ REFUSED_TASKS = ("codeio", "composite")
 HARMLESS_TEXT = re.compile(r"[\w +*/.,:<>=-]{0,100}")
 LARGEST_OPTION = 10_000  # of a task's numbers and lists, so that no task is made for ever
 # The options of `peft.LoraConfig` that data may set. Others name modules to import.
-LORA_OPTIONS = (
-    "r",
-    "lora_alpha",
-    "lora_dropout",
-    "target_modules",
-    "exclude_modules",
-    "modules_to_save",
-    "layers_to_transform",
-    "layers_pattern",
-    "rank_pattern",
-    "alpha_pattern",
-    "bias",
-    "fan_in_fan_out",
-    "init_lora_weights",
-    "use_rslora",
-    "use_dora",
-)
+LORA_OPTIONS = (*checks.SERVED, *checks.SERVED_MERGED, "modules_to_save", "use_dora")
 # peft matches names of modules with some of these texts, as regular expressions.
 HARMLESS_PATTERN = re.compile(r"[\w\\|().*^$-]{0,200}")
 

@@ -680,8 +680,8 @@ class Deadline(Slot):
     skip: Share = 0.05
     spare: ShareAboveZero = 0.05
     answer: Annotated[str, _some_text] | None = None
-    signals: OfSignals = field(default_factory=Signals)
-    fitted: list[int] | None = state_field()
+    signals: OfSignals = field(default_factory=Signals, metadata={"saved": True})
+    fitted: list[int] = state_field(list)
     fitted_in: int = state_field(int)
 
     needs = frozenset({"stopping", "old_logprobs"})
@@ -745,17 +745,6 @@ class Deadline(Slot):
         """The marks of the next round, once they are fitted."""
         first, second = self.fitted or (np.nan, np.nan)
         return {"course_first": first, "course_second": second}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The signals and the marks."""
-        marks = {"fitted": self.fitted, "fitted_in": self.fitted_in}
-        return {"signals": self.signals.state_dict(), **marks}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the signals and the marks."""
-        self.signals.load_state_dict(state["signals"])
-        self.fitted = state["fitted"]
-        self.fitted_in = state["fitted_in"]
 
     def _has_answer(self, text: str) -> bool:
         if self.answer is not None:

@@ -33,11 +33,12 @@ from workbench.objectives import Objective
 from workbench.rewards import Correct, Overlong
 from workbench.rollouts import Context, Rollouts
 from workbench.slots import NEEDS, PerProblem, Slot, needs_of
+from workbench.utils.bounds import pair
 from workbench.utils.descriptions import compose, describe
 from workbench.utils.html import card
 from workbench.utils.names import MORE_PAPERS as MORE_PAPERS
 from workbench.utils.names import PAPERS as PAPERS
-from workbench.utils.validation import instance_of, is_number, is_pair, one_of, shown, whole_number
+from workbench.utils.validation import instance_of, is_number, one_of, shown, whole_number
 
 # Slot -> (the method that its protocol names, an example), for the slots whose values may learn.
 LEARNING_SLOTS = {
@@ -518,10 +519,8 @@ def aero(
     ----------
     AERO (arXiv 2602.14338), algorithm 1 and section 4.
     """
-    if prior is not None and not is_pair(prior):
-        raise ValueError(
-            f"prior={prior!r}: the two parameters of a Beta distribution are needed, or None"
-        )
+    if prior is not None:
+        pair("prior", prior)
     return Method(
         "aero",
         # Allocator and selector have the same threshold, since the one rescues and the other prunes

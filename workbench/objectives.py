@@ -26,8 +26,8 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from workbench.utils.bounds import Count, PositiveOrZero, Share, check_arguments, choice
-from workbench.utils.validation import is_number, is_pair, number
+from workbench.utils.bounds import Count, PositiveOrZero, Share, check_arguments, choice, pair
+from workbench.utils.validation import is_number, number
 
 IMPORTANCE_SAMPLING = ("token", "sequence")
 LOSS_AGGREGATION = ("rollout", "token", "group", "constant")
@@ -41,21 +41,11 @@ USUAL_CORRECTION = ("sequence_mask", 3.0)  # that of TRL by default, with its ca
 
 
 def _clip_range(name: str, value: Any) -> None:
-    pair = isinstance(value, tuple | list) and len(value) == 2
+    are_two = isinstance(value, tuple | list) and len(value) == 2
     # Infinity is no number by `is_number`, but it is allowed as the absence of a bound.
-    pair = pair and all(is_number(bound) or bound == float("inf") for bound in value)
-    if not pair or not (0 <= value[0] <= 1 and value[1] >= 0):
+    are_bounds = are_two and all(is_number(each) or each == float("inf") for each in value)
+    if not are_bounds or not (0 <= value[0] <= 1 and value[1] >= 0):
         raise ValueError(f"{name}={value}: (low, high) with low in [0, 1] and high >= 0 is needed")
-
-
-def _two_positive(name: str, value: Any) -> None:
-    if not is_pair(value) or min(value) <= 0:
-        raise ValueError(f"{name}={value!r}: two numbers above 0 are needed")
-
-
-def _ascending(name: str, value: Any) -> None:
-    if not is_pair(value) or not value[0] < value[1]:
-        raise ValueError(f"{name}={value!r}: two numbers are needed, the lower one first")
 
 
 @dataclass(frozen=True)
@@ -117,9 +107,9 @@ class Objective:
     entropy: PositiveOrZero = 0.0
     surrogate: Annotated[str, choice(*SURROGATES)] = "clip"
     dual_clip: Annotated[float, partial(number, above=1)] | None = None
-    temperatures: Annotated[tuple[float, float], _two_positive] = (1.0, 1.05)
+    temperatures: Annotated[tuple[float, float], partial(pair, above=0)] = (1.0, 1.05)
     covariance_share: Share = 2e-4
-    covariance_range: Annotated[tuple[float, float], _ascending] = (1.0, 5.0)
+    covariance_range: Annotated[tuple[float, float], partial(pair, rising=True)] = (1.0, 5.0)
     covariance_kl: PositiveOrZero = 0.1
     sampler_correction: Annotated[str, choice(*SAMPLER_CORRECTION)] | None = None
     sampler_cap: Annotated[float, partial(number, low=1)] = 2.0

@@ -505,7 +505,7 @@ def gradient_norms(runs: Any, rounds: tuple[int, int] | None = None) -> pd.DataF
                 table = table[table["round"].between(*rounds)]
             # A round without a step has no norm, and moved the weights by nothing.
             norms = table["gradient_norm"].fillna(0.0).to_numpy()
-            rows[label, record.manifest["seed"]] = gradient_norm_stats(norms)
+            rows[label, record.seed] = gradient_norm_stats(norms)
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["label", "seed"])
 
 
@@ -821,7 +821,7 @@ class Outcomes:
                 frame = record.rollouts(wanted)
                 # An id ends in the prompt, and the tiny model reads characters.
                 prompt = frame["problem"].str.len() - len("chains/")
-                self.frames[name][record.manifest["seed"]] = frame.assign(prompt=prompt)
+                self.frames[name][record.seed] = frame.assign(prompt=prompt)
 
     @cached_property
     def shares(self) -> dict[tuple[str, int | None], dict[int, pd.DataFrame]]:
@@ -1390,7 +1390,7 @@ def readings(groups: Groups, carried: pd.DataFrame) -> pd.DataFrame:
     tables = {"the prior of earlier visits": dict(list(carried.groupby("seed")))}
     for text, name in (("Beta(1, 1) at every visit", "GRPO + prior"), ("no prior", "GRPO, 16")):
         records = groups[name]
-        tables[text] = {record.manifest["seed"]: _norms_and_scores(record) for record in records}
+        tables[text] = {record.seed: _norms_and_scores(record) for record in records}
     kept, fixed, none = tables
     rows = {}
     for arm, baseline in ((fixed, none), (kept, none), (kept, fixed)):

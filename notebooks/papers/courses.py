@@ -197,7 +197,7 @@ def ends(groups: Mapping[str, Sequence[Record]], baseline: str = "GRPO") -> pd.D
     courses = read(dict(groups))
     budget = common_budget(courses, "tokens_sampled")
     found = {
-        name: {record.manifest["seed"]: _standing(record, budget) for record in records}
+        name: {record.seed: _standing(record, budget) for record in records}
         for name, records in groups.items()
     }
     rows = {}

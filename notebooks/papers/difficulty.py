@@ -167,7 +167,7 @@ def outcomes(groups: Any) -> dict[str, dict[int, pd.DataFrame]]:
     for label, records in arms(groups).items():
         frames[label] = {}
         for record in records:
-            frames[label][record.manifest["seed"]] = fresh_rollouts(record, OUTCOME_COLUMNS)
+            frames[label][record.seed] = fresh_rollouts(record, OUTCOME_COLUMNS)
     return frames
 
 

@@ -904,7 +904,7 @@ CLAIMS_OF_FIGURES: tuple[tuple[Claim, Callable[[Pair], Measurement]], ...] = (
     ),
     (
         _claim(
-            "GRPO's error of p falls, visit 5 after visit 2, points",
+            "GRPO's error of p falls, sixth visit after third, points",
             ".25 to .08",
             direction="below",
         ),

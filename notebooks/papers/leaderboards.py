@@ -196,48 +196,50 @@ def tuning_panels(tuning: pd.DataFrame, arms: pd.DataFrame, *, title: str) -> Fi
     [baseline] = set(labels) - set(arms["arm"])
     [chosen[baseline]] = arms["baseline_learning_rate"].dropna().unique()
     down = -(-len(labels) // ACROSS)
+    rates = tuning["learning_rate"]
     finite = tuning["cost"][np.isfinite(tuning["cost"])]
     # Costs above this are those of runs that hardly learnt, and would flatten all curves.
     most = 12 * finite.min()
+    lost = tuning["collapsed"].astype(bool) | (tuning["cost"] > most)
     with style():
+        # Every panel is given the same axes below: matplotlib is slow with as many shared ones.
         figure, axes = plt.subplots(
-            down,
-            ACROSS,
-            figsize=(WIDTH, 1.05 * down + 0.9),
-            sharex=True,
-            sharey=True,
-            layout="constrained",
+            down, ACROSS, figsize=(WIDTH, 1.05 * down + 0.9), layout="constrained"
         )
-        for label, ax in itertools.zip_longest(labels, axes.flat):
+        for place, (label, ax) in enumerate(itertools.zip_longest(labels, axes.flat)):
             if label is None:
                 ax.set_axis_off()
                 continue
-            runs = tuning[tuning["arm"] == label]
-            costs = runs.assign(log=np.log(runs["cost"])).groupby("learning_rate")["log"].mean()
-            means = np.exp(costs[np.isfinite(costs)])
-            ax.plot(means.index, means, color=NAMED["alike"], lw=1.2)
-            for row in runs.to_dict("records"):
-                if row["collapsed"] or row["cost"] > most:
-                    ax.plot(row["learning_rate"], most, "x", color=NAMED["worse"], ms=3.5)
-                else:
-                    face = NAMED["alike"] if row["reached"] else "none"
-                    ax.plot(
-                        row["learning_rate"],
-                        row["cost"],
-                        "o",
-                        ms=2.5,
-                        mec=NAMED["alike"],
-                        mfc=face,
-                    )
-            rate = chosen.get(label)
-            if rate is not None and len(means):
-                ax.plot(rate, cost_at(rate, means), "o", ms=8, mfc="none", mec=INK, mew=1)
-            ax.set_title(plain(label), size=7, pad=2)
-            ax.set(xscale="log", yscale="log", ylim=(finite.min() / 1.3, most * 1.2))
-            ax.tick_params(labelsize=6)
+            ax.set(
+                xscale="log",
+                yscale="log",
+                xlim=(rates.min() / 1.3, rates.max() * 1.3),
+                ylim=(finite.min() / 1.3, most * 1.2),
+            )
             ax.minorticks_off()
             ax.set_xticks([3e-4, 1e-3, 3e-3], ["3e-4", "1e-3", "3e-3"])
             ax.set_yticks([5000, 10_000, 20_000, 40_000], ["5k", "10k", "20k", "40k"])
+            ax.tick_params(
+                labelsize=6,
+                labelbottom=place + ACROSS >= len(labels),
+                labelleft=place % ACROSS == 0,
+            )
+            ax.set_title(plain(label), size=7, pad=2)
+            is_its_own = tuning["arm"] == label
+            runs = tuning[is_its_own]
+            costs = runs.assign(log=np.log(runs["cost"])).groupby("learning_rate")["log"].mean()
+            means = np.exp(costs[np.isfinite(costs)])
+            ax.plot(means.index, means, color=NAMED["alike"], lw=1.2)
+            for reached, face in ((True, NAMED["alike"]), (False, "none")):
+                dots = tuning[is_its_own & ~lost & (tuning["reached"] == reached)]
+                ax.plot(
+                    dots["learning_rate"], dots["cost"], "o", ms=2.5, mec=NAMED["alike"], mfc=face
+                )
+            crosses = rates[is_its_own & lost]
+            ax.plot(crosses, np.full(len(crosses), most), "x", color=NAMED["worse"], ms=3.5)
+            rate = chosen.get(label)
+            if rate is not None and len(means):
+                ax.plot(rate, cost_at(rate, means), "o", ms=8, mfc="none", mec=INK, mew=1)
         figure.supxlabel(
             "learning rate (circle: the one taken; cross: collapsed or hardly learnt)",
             size="medium",

@@ -231,7 +231,7 @@ def against_number(*, arm: Labels, column: str, number: float, rounds: int) -> M
         values = {}
         for record in arm_runs:
             counted = record.rounds[record.rounds["round"] <= rounds]
-            values[record.manifest["seed"]] = 100 * (float(counted[column].mean()) / number - 1)
+            values[record.seed] = 100 * (float(counted[column].mean()) / number - 1)
         return BySeed(values, "percent")
 
     return Measure(arm, "", of_pair)
@@ -301,7 +301,7 @@ def share(*, arm: Labels, columns: Sequence[str]) -> Measure:
             # All claimed columns are summed before dividing: it is their share together that is
             # published.
             part = sum(rounds[column].sum() for column in columns)
-            values[record.manifest["seed"]] = 100 * part / rounds["seconds"].sum()
+            values[record.seed] = 100 * part / rounds["seconds"].sum()
         return BySeed(values)
 
     return Measure(arm, "", of_pair)

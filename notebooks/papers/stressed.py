@@ -103,7 +103,7 @@ def compared(
         score, in percent; value, low, high and n: the paired difference in points.
     """
     last, of_baseline = (
-        {record.manifest["seed"]: float(scores(record, y).iloc[-1]) for record in records}
+        {record.seed: float(scores(record, y).iloc[-1]) for record in records}
         for records in (arm, baseline)
     )
     difference = paired(last, of_baseline, lambda a, b: 100 * (a - b))
@@ -167,7 +167,7 @@ def misjudged(groups: Groups) -> pd.DataFrame:
     rows = {}
     for name, records in groups.items():
         means = {
-            record.manifest["seed"]: 100 * record.rounds[["misjudged", "misjudged_trained"]].mean()
+            record.seed: 100 * record.rounds[["misjudged", "misjudged_trained"]].mean()
             for record in records
         }
         sampled = {seed: float(mean["misjudged"]) for seed, mean in means.items()}

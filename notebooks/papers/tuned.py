@@ -394,10 +394,15 @@ def headlines(found: pd.DataFrame, before: pd.DataFrame, folder: Path) -> pd.Dat
     DataFrame, a row a claim
         paper, claim, published, regime, learning rates (of the arm and of its baseline, for each of
         the pairs that are averaged), here, verdict and at one rate.
+
+    Raises
+    ------
+    ValueError
+        For a table of other claims than those that there are now.
     """
     rows = []
-    tables = zip(CLAIMS, verdict_texts(found).to_dict("records"), before.to_dict("records"))
-    for claim, tuned, untuned in tables:
+    texts = verdict_texts(found).to_dict("records")
+    for claim, tuned, untuned in zip(CLAIMS, texts, before.to_dict("records"), strict=True):
         if not claim.headline:
             continue
         names = [claim.measured_by.arm, claim.measured_by.baseline]

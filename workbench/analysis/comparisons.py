@@ -18,9 +18,9 @@ from workbench.analysis.courses import comparable as comparable
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
 from workbench.analysis.runs import arms
 from workbench.analysis.runs import load_all as load_all
+from workbench.utils.names import TRAINING_PHASES
 from workbench.utils.validation import one_of
 
-PHASES = ("generate", "verify", "schedule", "update")
 # Records count FLOPs where a model computes; verifying and scheduling are counted in seconds
 # only.
 PHASES_WITH_FLOPS = ("generate", "update")
@@ -100,7 +100,7 @@ def phases(groups: Any, unit: str = "seconds") -> pd.DataFrame:
     DataFrame (labels x phases)
     """
     one_of("unit", unit, ("seconds", "flops"))
-    names = PHASES if unit == "seconds" else PHASES_WITH_FLOPS
+    names = TRAINING_PHASES if unit == "seconds" else PHASES_WITH_FLOPS
     groups = arms(groups)
     everyone = [record.rounds for records in groups.values() for record in records]
     # Where another program samples, the trainer scores rollouts once more.

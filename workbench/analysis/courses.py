@@ -141,9 +141,9 @@ def read(
         courses[label] = {}
         for record in records:
             values = scores(record, y, levels)
-            courses[label][record.manifest["seed"]] = Course(
+            courses[label][record.seed] = Course(
                 label,
-                record.manifest["seed"],
+                record.seed,
                 values.index.to_numpy(),
                 values.to_numpy(),
                 record.rounds,
@@ -280,13 +280,14 @@ def name_of(unit: str | Unit) -> str:
 
 def evaluations(record: Record) -> pd.DataFrame:
     """The evaluations of a run; ValueError where there are none."""
-    if record.evals.empty:
+    evals = record.evals
+    if evals.empty:
         raise ValueError(
             f"{record.path}: the run was never evaluated on held-out problems, so there is no "
             "held-out score; run it with held_out problems and evaluate_every, or read a column "
             'of its rounds, such as "reward"'
         )
-    return record.evals
+    return evals
 
 
 def _cumulative(rounds: pd.DataFrame, unit: str | Unit, path: Path) -> pd.Series:

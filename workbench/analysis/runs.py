@@ -147,7 +147,7 @@ def one_setting(records: Any, what: str = "records") -> list[Record]:
 
 def by_seed(records: Sequence[Record]) -> dict[int, Record]:
     """The records of one setting by their seed."""
-    return {record.manifest["seed"]: record for record in records}
+    return {record.seed: record for record in records}
 
 
 def settings(record: Record) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def _short(key: str) -> str:
 
 
 def _in_order(records: Sequence[Record]) -> list[Record]:
-    return sorted(records, key=lambda record: record.manifest["seed"])
+    return sorted(records, key=lambda record: record.seed)
 
 
 def _listed(records: Any) -> list[Record]:

@@ -87,7 +87,3 @@ for command in (
     doctor.doctor,
 ):
     main.command()(command)
-
-
-if __name__ == "__main__":
-    main(prog_name="python -m workbench")

@@ -17,8 +17,9 @@ how many are out of reach.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -155,12 +156,13 @@ def chains(
         "regime": regime,
         "base": base,
     }
-    classes = _classes(regime, base)
     if n is not None:
         whole_number("n", n, 1, MOST_PROBLEMS)
-        found = _distinct(n, levels, split, classes, generator(seed, "chains", split))
+        found = _distinct(n, tuple(levels), seed, split, regime, base)
         # Every answer is a whole number.
         return Pool(found, config, checked_for="Math")
+
+    classes = _classes(regime, base)
 
     def fresh(rng: np.random.Generator) -> Problem | None:
         # A class by its share, then chains until one belongs to it. Drawing the class anew as well
@@ -203,14 +205,14 @@ def _classes(regime: str, base: str) -> list[tuple[float, Accept]]:
     return [(share, within(lowest, highest)) for lowest, highest, share in shares]
 
 
+# A class that is seldom hit takes a second or two, and labs with the same problems are often made.
+@lru_cache(maxsize=16)
 def _distinct(
-    n: int,
-    levels: Sequence[int],
-    split: str,
-    classes: Sequence[tuple[float, Accept]],
-    rng: np.random.Generator,
-) -> Iterable[Problem]:
+    n: int, levels: tuple[int, ...], seed: int, split: str, regime: str, base: str
+) -> tuple[Problem, ...]:
     """n different problems, each class its share; the levels take turns."""
+    classes = _classes(regime, base)
+    rng = generator(seed, "chains", split)
     found: dict[str, Problem] = {}
     # Goals add up from class to class, so that rounding loses no problem:
     # shares that add up to 1 end at n.
@@ -235,14 +237,15 @@ def _distinct(
                     f"n={n}: only {len(found)} different {split} problems of levels "
                     f"{tuple(levels)} were found in these shares; more levels are needed"
                 )
-    return found.values()
+    return tuple(found.values())
 
 
 def _drawn(
     levels: Sequence[int], split: str, accept: Accept, rng: np.random.Generator
 ) -> Problem | None:
     """A chain of one of the levels, None where it is of the other split or not accepted."""
-    level = int(rng.choice(levels))
+    # A choice among one draws nothing, and would take longer than the rest.
+    level = int(rng.choice(levels)) if len(levels) > 1 else levels[0]
     value = int(rng.integers(1, LARGEST_START + 1))
     text = str(value)
     for _ in range(level):

@@ -69,16 +69,15 @@ class Record:
         self._report(self._source().problems)
 
     def __repr__(self) -> str:
-        seed = self.manifest["seed"]
         rounds = len(self.rounds)
-        return f"Record({str(self.path)!r}: {self.label}, seed {seed}, {rounds} rounds)"
+        return f"Record({str(self.path)!r}: {self.label}, seed {self.seed}, {rounds} rounds)"
 
     def _repr_html_(self) -> str:
         curve = self.accuracy()["accuracy"]
         ends = curve.iloc[[0, -1]] if len(curve) else ()
         rows = [
             ("lab", self.manifest["lab"]["lab"]),
-            ("seed", self.manifest["seed"]),
+            ("seed", self.seed),
             ("rounds", len(self.rounds)),
             ("held-out accuracy", " to ".join(f"{accuracy:.3f}" for accuracy in ends)),
             ("path", self.path),
@@ -98,7 +97,12 @@ class Record:
     @property
     def label(self) -> str:
         """Name of the method."""
-        return self.manifest["method"]["name"]
+        return self._source().manifest["method"]["name"]
+
+    @property
+    def seed(self) -> int:
+        """The seed that the run was given."""
+        return self._source().manifest["seed"]
 
     @property
     def rounds(self) -> pd.DataFrame:

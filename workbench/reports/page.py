@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__
-from workbench.analysis.runs import labelled
+from workbench.analysis.runs import arms
 from workbench.records import Record
 from workbench.reports import figures
 from workbench.reports.tables import (
@@ -60,7 +60,7 @@ def report(records: Any, path: Any, *, title: str | None = None, rows: int = 300
     Parameters
     ----------
     records : Record, list of Record, or dict from label to either
-        A list is grouped into methods and their seeds by `analysis.runs.labelled`.
+        A list is grouped into methods and their seeds by `analysis.runs.arms`.
     path : path
         The file to write; directories are made.
     title : str, optional
@@ -113,19 +113,13 @@ def write(path: Any, content: dict[str, Any]) -> Path:
 
 def snapshots(records: Any) -> dict[str, Sequence[Record]]:
     """Label to records, whatever form they came in."""
-    if isinstance(records, Record):
-        records = [records]
-    if not isinstance(records, dict):
-        records = labelled(records)
-    groups: dict[str, Sequence[Record]] = {}
-    for label, group in records.items():
-        runs = [group] if isinstance(group, Record) else group
+    return {
         # Names of files may hold half surrogate pairs, which neither UTF-8 nor pandas has.
-        text = str(label).encode("utf-8", "backslashreplace").decode("utf-8")
-        groups[text] = [Snapshot(record.path, record.strict) for record in runs]
-    if not groups or not all(groups.values()):
-        raise ValueError(f"records={records!r}: at least one record is needed for every label")
-    return groups
+        label.encode("utf-8", "backslashreplace").decode("utf-8"): [
+            Snapshot(record.path, record.strict) for record in group
+        ]
+        for label, group in arms(records).items()
+    }
 
 
 def _lead(groups: Groups) -> str:

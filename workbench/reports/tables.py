@@ -187,7 +187,7 @@ def configuration(label: str, group: Sequence[Record]) -> dict[str, Any]:
         inside["pool"] = "of fresh problems every round"
     arguments = manifest.get("arguments", {})
     # The seed is what the runs of a label differ in, so all of them are named.
-    seeds = sorted({record.manifest["seed"] for record in group})
+    seeds = sorted({record.seed for record in group})
     words += [
         ("lab", "; ".join([lab["lab"], *_settings(inside)])),
         ("training", "; ".join(_settings({**arguments, "seed": None}))),

@@ -23,6 +23,7 @@ from typing import Annotated, Any
 from workbench.utils.validation import (
     boolean,
     is_pair,
+    number,
     one_of,
     positive_number,
     share,
@@ -43,10 +44,16 @@ def choice(*allowed: Any) -> Bound:
     return partial(one_of, allowed=allowed)
 
 
-def interval_of_rates(name: str, value: Any) -> None:
-    """The bound of two rates in [0, 1], the lower one first."""
-    if not is_pair(value) or not 0 <= value[0] < value[1] <= 1:
-        raise ValueError(f"{name}={shown(value)}: two rates in [0, 1], the lower first, are needed")
+def pair(name: str, value: Any, *, rising: bool = False, **limits: float) -> None:
+    """The bound of two numbers, the lower one first where they have to rise.
+
+    `limits` are those of `validation.number`.
+    """
+    if not is_pair(value) or (rising and value[0] >= value[1]):
+        order = ", the lower one first," if rising else ""
+        raise ValueError(f"{name}={shown(value)}: two numbers{order} are needed")
+    for each in value:
+        number(name, each, **limits)
 
 
 Count = Annotated[int, at_least(1)]
@@ -55,7 +62,7 @@ Share = Annotated[float, share]
 ShareAboveZero = Annotated[float, partial(share, zero=False)]
 Positive = Annotated[float, positive_number]
 PositiveOrZero = Annotated[float, partial(positive_number, zero=True)]
-Interval = Annotated[tuple[float, float], interval_of_rates]
+Interval = Annotated[tuple[float, float], partial(pair, rising=True, low=0, high=1)]
 Flag = Annotated[bool, boolean]
 
 
