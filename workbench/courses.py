@@ -359,6 +359,17 @@ class OwnPrefixes(RightAnswers):
 # Old responses that are gone on with
 
 
+def _numbered(
+    problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray
+) -> list[tuple[str, int]]:
+    """The problem of each rollout of a request, and its number among the round's rollouts of it."""
+    return [
+        (problem.id, int(start) + number)
+        for problem, count, start in zip(problems, counts, before)
+        for number in range(count)
+    ]
+
+
 class _Drafts(Stored):
     """Base of courses whose rollouts go on from old ones of the same problem and number."""
 
@@ -372,11 +383,7 @@ class _Drafts(Stored):
         if self.stored is not None:
             keys = zip(self.stored.problem.tolist(), self.stored.draw.tolist())
             rows = {key: row for row, key in enumerate(keys)}
-        found = [
-            rows.get((problem.id, int(start) + number), -1)
-            for problem, count, start in zip(problems, counts, before)
-            for number in range(count)
-        ]
+        found = [rows.get(key, -1) for key in _numbered(problems, counts, before)]
         return np.array(found, dtype=np.int64)
 
     def _remember(self, rollouts: Rollouts, rows: np.ndarray, context: Context) -> None:
@@ -571,12 +578,8 @@ def _draws(
     problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context, size: int
 ) -> np.ndarray:
     """Numbers from [0, 1) for each rollout of a request, (R, size), whatever else is in it."""
-    rows = [
-        context.rng("course", problem.id, int(start) + number).random(size)
-        for problem, count, start in zip(problems, counts, before)
-        for number in range(count)
-    ]
-    return np.array(rows).reshape(-1, size)
+    keys = _numbered(problems, counts, before)
+    return np.array([context.rng("course", *key).random(size) for key in keys]).reshape(-1, size)
 
 
 def _leave_one(said: np.ndarray, chances: np.ndarray, size: int) -> None:
@@ -877,7 +880,7 @@ class Survival(Slot):
     ) -> Plan:
         """All rollouts start at their problems, and are judged once."""
         owner = np.repeat(np.arange(len(counts)), counts)
-        number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts - before, counts)
+        keys = _numbered(problems, counts, before)
         draws = _draws(problems, counts, before, context, 1)[:, 0]
         chances = np.full(len(owner), np.nan)
 
@@ -888,7 +891,7 @@ class Survival(Slot):
                 return said
             states = growing.states()
             for row, state in zip(rows.tolist(), states):
-                self.judged[problems[owner[row]].id, int(number[row])] = state
+                self.judged[keys[row]] = state
             if context.round <= self.warm_up or self.head is None:
                 return said
             past, right = self.past.T

@@ -277,7 +277,7 @@ def epsilon_greedy(
         raise ValueError(f"picks: more than the {rows_of_group.tolist()} rows of the groups")
 
     # Both orders are sorted once. A row that is taken from one is passed over in the other.
-    ends = np.cumsum(np.bincount(groups))
+    ends = np.cumsum(rows_of_group)
     by_score = np.lexsort((lots, -scores, groups))
     by_age = np.lexsort((lots, ages, groups))
     best_first = [iter(rows.tolist()) for rows in np.split(by_score, ends)]

@@ -24,7 +24,7 @@ from workbench.methods import LEARNING_SLOTS, Method
 from workbench.policies import Growing, Plan, Sampling
 from workbench.pools import Pool, Problem
 from workbench.records import checkpoints
-from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rollouts import Context, Ragged, Rollouts, place_within
 from workbench.rounds import collect
 from workbench.slots import PerProblem, Slot
 from workbench.utils.descriptions import compose, describe
@@ -156,7 +156,6 @@ def _sampled(
     )
     entropy = Ragged(rng.random(len(response.values)).astype(np.float32), response.offsets)
     correct = rng.random(size) < (places % PROBLEMS) / (PROBLEMS - 1)  # some never, some always
-    starts = np.cumsum(counts) - counts
     return Rollouts(
         np.array([problems[place].id for place in places]),
         level=np.array([problems[place].level for place in places]),
@@ -168,7 +167,7 @@ def _sampled(
         text=np.array(["text"] * size, dtype=object),
         reward=correct.astype(np.float64),
         correct=correct,
-        draw=np.arange(size) - starts[places] + before[places],
+        draw=place_within(places) + before[places],
         stage=np.full(size, stage),
         round=np.full(size, number),
         columns={"gradient": np.ones(size, bool), "uses": np.zeros(size, np.int64)},

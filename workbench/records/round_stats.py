@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.grpo import StepStats
-from workbench.rollouts import Rollouts
+from workbench.rollouts import Rollouts, keys
 from workbench.utils.names import STOPPED
 from workbench.verifiers import STATUSES
 
@@ -224,8 +224,7 @@ def _cost(fresh: Rollouts, computed: Rollouts, parameters: int) -> dict[str, flo
     """
     # One key for each problem and request. The sampler computes the prompt once for each of these,
     # and the trainer is counted with a prompt for every row.
-    requests = np.char.add(np.char.add(fresh.problem, "@"), fresh.stage.astype(str))
-    _, first_of_request = np.unique(requests, return_index=True)
+    _, first_of_request = np.unique(keys(fresh.problem, fresh.stage), return_index=True)
     # With a course, a prompt may end with a prefix, and a response may begin with one. These were
     # read and not sampled. What was sampled beyond the end of a response is not in the table.
     prefix, kept, read, lost = _of_course(fresh)
