@@ -140,6 +140,7 @@ def test_gpus_as_nvidia_smi_prints_them(two_gpus):
         ("-1", []),
         ("GPU-bb", ["H200"]),
         ("7", []),
+        ("MIG-4bc3b16e-5cd7-5a4e-9a1f-2b3d4c5e6f70", ["L40S", "H200"]),
     ],
 )
 def test_only_visible_gpus_count(two_gpus, monkeypatch, visible, names):

@@ -137,7 +137,10 @@ def test_small_levels_leave_their_share_to_others():
         (lambda: arithmetic(-3), "n=-3"),
         (lambda: arithmetic(10, split="test"), "split='test'"),
         (lambda: arithmetic(10**4, levels=[1]), r"have only 99 distinct train problems"),
-        (lambda: chains.chains(100, levels=[1], regime="knapsack"), "were found in these shares"),
+        (
+            lambda: chains.chains(100, levels=[1], regime="knapsack"),
+            "in the shares of regime='knapsack'",
+        ),
         (lambda: Pool([]), r"problems=\[\]"),
         (lambda: Pool(["1+1="]), r"problems"),
         (lambda: Pool([Problem("a", "", "")] * 2), "id 'a' occurs twice"),

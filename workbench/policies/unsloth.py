@@ -17,11 +17,14 @@ Prompts are not shared: see `UnslothPolicy.layout`.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 from workbench.policies import checks
 
 checks.check_packages("unsloth", "unsloth_zoo", "peft")
+# Unsloth would download a file from the hub at every load, to count its users.
+os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
 from unsloth import FastLanguageModel  # noqa: E402
 
 # isort: split
@@ -400,6 +403,11 @@ def _load(
             dtype=torch.float32 if on_cpu else torch.bfloat16,
             **served,
         )
+    if fast_inference:
+        # Unsloth makes the model from vLLM's weights and the configuration alone, while vLLM also
+        # ends responses at the tokens that generation_config.json names. Not every model has one.
+        with suppress(OSError):
+            model.generation_config = GenerationConfig.from_pretrained(source)
     model = FastLanguageModel.get_peft_model(
         model,
         r=settings["lora_rank"],

@@ -39,7 +39,7 @@ NUMBERS = count(1)
 # The engine that was started last, by the arguments of `start`. It stays when no policy uses it any
 # more, so that one run after another finds it running.
 _LATEST: dict[tuple, Engine] = {}
-_SLEEPERS: weakref.WeakSet[Engine] = weakref.WeakSet()  # all engines that sleep
+_RUNNING: weakref.WeakSet[Engine] = weakref.WeakSet()  # all engines that have not been stopped
 
 
 class Engine:
@@ -76,8 +76,7 @@ class Engine:
         self._end = weakref.finalize(self, _shut_down, llm) if stops else None
         if self._end is not None:
             self._end.atexit = False  # a process that ends gives all memory back anyway
-        if sleeps:
-            _SLEEPERS.add(self)
+        _RUNNING.add(self)
         self.max_length = llm.model_config.max_model_len
         self.updates = 0
         self._dtype = llm.model_config.dtype
@@ -92,7 +91,8 @@ class Engine:
         """The engine for a model: the one that was started last, if its arguments were the same.
 
         Every policy hands over its own weights before it samples, so that several can share an
-        engine. One that no policy uses any more is stopped before another is started.
+        engine. One that no policy uses any more is stopped before another is started. Two at a time
+        are refused: when one of them ends, vLLM closes what both need in the process.
 
         Parameters
         ----------
@@ -102,16 +102,17 @@ class Engine:
         Raises
         ------
         ValueError
-            Where two engines would have to sleep: vLLM can do that for one in a process.
+            Where another engine is still in use.
         """
         key = (str(path), *sorted(options.items()))
         if key not in _LATEST:
             _LATEST.clear()
             gc.collect()  # runs and policies that are in use no more may hold one another
-            if options.get("sleeps") and _SLEEPERS:
+            if _RUNNING:
                 raise ValueError(
-                    "engine_sleeps=True: an engine that sleeps is in use already, and vLLM allows "
-                    "one in a process; call policy.engine.stop() of the run that has it"
+                    "engine='vllm': an engine with other settings is in use in this process, and "
+                    "vLLM allows one; call policy.engine.stop() of the run that has it, or take "
+                    "another process where the engine is Unsloth's"
                 )
             _LATEST[key] = cls.make(path, **options)
         return _LATEST[key]
@@ -211,7 +212,7 @@ class Engine:
         if self.llm is None:
             return
         self.llm = None
-        _SLEEPERS.discard(self)
+        _RUNNING.discard(self)
         if self in _LATEST.values():
             _LATEST.clear()
         self._end()

@@ -57,7 +57,7 @@ def gpus() -> list[dict[str, Any]]:
     -------
     list of dict
         name, bytes (of memory), free (bytes) and driver of each, as nvidia-smi tells them, within
-        CUDA_VISIBLE_DEVICES.
+        CUDA_VISIBLE_DEVICES. Of a slice of a card they are those of the card.
     """
     try:
         done = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=30)
@@ -67,12 +67,15 @@ def gpus() -> list[dict[str, Any]]:
     if done.returncode != 0:
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    # It may hold indices and beginnings of UUIDs, and may be empty to hide all.
+    # It may hold indices, beginnings of UUIDs, and names of slices of a card (MIG), which are not
+    # in this list; it may be empty to hide all.
     wanted = None if visible is None else [part.strip() for part in visible.split(",")]
     seen = []
     for line in done.stdout.strip().splitlines():
         index, uuid, name, total, free, driver = (part.strip() for part in line.split(","))
-        is_named = wanted is not None and any(part and uuid.startswith(part) for part in wanted)
+        is_named = wanted is not None and any(
+            part and (uuid.startswith(part) or part.startswith("MIG-")) for part in wanted
+        )
         if wanted is None or index in wanted or is_named:
             memory = {"bytes": _bytes_of_mebibytes(total), "free": _bytes_of_mebibytes(free)}
             seen.append({"name": name, **memory, "driver": driver})
