@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -108,6 +109,40 @@ def test_a_third_of_the_combinations_goes_on_after_each_stage(tmp_path, monkeypa
     # Those that are left were tuned with the effort of every other arm.
     of_winner = [name for name in made if name.startswith("tuning/mopps/")]
     assert len(of_winner) == tuning.effort(search.coarse, search.tuning_seeds)
+
+
+def test_who_is_dropped_costs_no_more_than_the_coarse_grid(tmp_path, monkeypatch):
+    """Stages end while the baseline is being tuned, whose own target is not known before."""
+    over = set()
+
+    def is_over(self, case):
+        if case.name in over:
+            self._courses[case.name] = course_of(case)
+        return case.name in over
+
+    monkeypatch.setattr(halving.Search, "_is_over", is_over)
+    search = halving.Search(
+        halving.methods(PARTS),
+        finalists=2,
+        lab=wb.labs.tiny(pool=32, held_out=8, samples=2),
+        out=tmp_path / "search",
+        rates=[5e-4, 1e-3, 2e-3],
+        tuning_seeds=2,
+        seeds=2,
+    )
+    while True:
+        asked = {
+            search._tuning(label, *run).name
+            for label in search._compared()
+            for run in search._tuning_runs(label)[1]
+        }
+        if not asked:
+            break
+        over |= asked
+    tuned = Counter(name.split("/")[1] for name in over)
+    effort = tuning.effort(search.coarse, search.tuning_seeds)
+    dropped = dict.fromkeys(["beta", "reuse", "beta+reuse", "mopps+beta", "mopps+beta+reuse"], 3)
+    assert tuned == dropped | dict.fromkeys(["grpo", "mopps", "mopps+reuse"], effort)
 
 
 def test_the_best_single_paper_has_to_be_recorded_first(tmp_path):

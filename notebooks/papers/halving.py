@@ -113,13 +113,14 @@ class Search(Trial):
 
     def _cost_after(self, label: str, stage: int) -> float | None:
         """The lowest cost of an arm after a stage of its tuning; None before that has ended."""
-        target, first_target = self.target, self._first_target()
-        if target is None or first_target is None:
+        # The target of the coarse grid, since a stage has to end while the baseline is being tuned,
+        # and to end in the same way afterwards.
+        target = self._first_target()
+        if target is None:
             return None
         runs, _ = self._tuning_runs(label)
-        ranks = {run: self._cost(course, first_target) for run, course in runs.items()}
-        planned = tuning.points_by_stage(ranks, self.coarse, self.tuning_seeds)
         costs = {run: self._cost(course, target) for run, course in runs.items()}
+        planned = tuning.points_by_stage(costs, self.coarse, self.tuning_seeds)
         if len(planned) <= stage or any(run not in costs for run in planned[stage]):
             return None
         # A rate counts with all seeds so far, whichever stage tried it first.
