@@ -75,7 +75,7 @@ def leaderboard(grid: Any = None, *, out: Any = None, **options: Any) -> Trial:
 
 def search(
     single: str | None = None,
-    price: float = cost.FLOP_PRICE,
+    price: float | None = None,
     grid: Any = None,
     *,
     out: Any = None,
@@ -88,8 +88,9 @@ def search(
     single : label, optional
         The method of the leaderboard that its winners meet, besides the baseline. None for the best
         one of the leaderboard, which then has to be made before.
-    price : float
+    price : float, optional
         Of sampling, at which combinations are ranked: a sampled token's cost over a trained one's.
+        None ranks them by FLOPs, which also count what the sampler reads of old responses.
     grid, out, options
         Of the leaderboard. The search goes beside it, into a directory that ends in "-search".
     """
@@ -102,7 +103,7 @@ def search(
         {**methods(), single: arms[single]},
         invited=[single],
         out=folder.with_name(f"{folder.name}-search"),
-        measure=cost.CostModel(price),
+        measure="flops" if price is None else cost.CostModel(price),
         **settings,
     )
 
@@ -216,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--tuning-seeds", type=int, default=TUNING_SEEDS)
     add("--target", type=float, help="held-out accuracy; by default from the tuned baseline")
     add("--search", action="store_true", help="search for the best combination of slots")
-    add("--price", type=float, default=cost.FLOP_PRICE, help="at which the search ranks")
+    add("--price", type=float, help="of sampling, at which the search ranks in place of FLOPs")
     add("--single", metavar="LABEL", help="whom the search's winners meet, besides GRPO")
     add("--table", action="store_true", help="make no runs: only the tables of what is there")
     add("--out", metavar="FOLDER", help="by default ../runs/leaderboard")

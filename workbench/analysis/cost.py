@@ -54,6 +54,10 @@ PRICES = tuple(float(price) for price in np.geomspace(0.01, 100, 81))
 class CostModel:
     """A unit of spending for every comparison: a fixed part, a sampled one and a trained one.
 
+    What a sampler reads of old responses (the column `tokens_read`, with courses such as
+    `courses.Speculative`) is not priced: how long that takes depends on the engine. The FLOPs of a
+    record count it.
+
     Attributes
     ----------
     price : float
