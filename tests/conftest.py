@@ -1,6 +1,7 @@
 """Shared by all tests: one CPU thread, the tiny model, small labs."""
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import re
@@ -83,7 +84,7 @@ LONGEST = (
 # nobody compares, and what these cells assert holds at this size, too.
 SMALLER = {
     "00_quickstart.ipynb": {"rounds": 20, "held_out": 48, "samples": 4},
-    "02_ar3po.ipynb": {"rounds": 24},
+    "02_ar3po.ipynb": {"rounds": 24, "repeats": 1},
     "04_aero.ipynb": {"pool_size": 64},
     "06_head_to_head.ipynb": {"problems": 12},
     "07_theory.ipynb": {"problems": 12},
@@ -134,6 +135,15 @@ def pytest_collection_modifyitems(items):
             make_smaller(item)
         if item.path.name in SLOW_FILES:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish():
+    """What is loaded by now stays: the collector need not walk over all of it again and again.
+
+    The trainer of transformers collects before every training, which took longer than that.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
