@@ -414,7 +414,7 @@ def test_many_ids():
     rates = SuccessRates()
     ids = [f"problem-{i}" for i in range(20_000)]
     rollouts = Rollouts(problem=np.repeat(ids, 4), correct=np.tile([1, 0, 0, 0], 20_000))
-    rates.feedback(rollouts, Context(round=0))
+    rates.feedback(rollouts, Context())
     assert (estimate(rates, ids) == 0.25).all()
     other = SuccessRates()
     other.load_state_dict(rates.state_dict())

@@ -181,7 +181,8 @@ class SuccessRates(Slot):
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Take in a round's rollouts. Old responses that joined the round are passed over."""
-        rollouts = rollouts.take(rollouts.round == context.round)
+        newest = rollouts.round == rollouts.round.max(initial=0)
+        rollouts = rollouts.take(newest)
         # Without the probes, since an estimate must not be judged by the rollouts it was made of.
         self._compare(rollouts, self.spent)
         if self.learner is not None:
