@@ -87,7 +87,7 @@ SMALLER = {
     "02_ar3po.ipynb": {"rounds": 24, "repeats": 1},
     "04_aero.ipynb": {"pool_size": 64},
     "06_head_to_head.ipynb": {"problems": 12},
-    "07_theory.ipynb": {"problems": 12, "rollouts": 16, "bandit_rounds": 400},
+    "07_theory.ipynb": {"problems": 12, "bandit_rounds": 400},
     "11_lab.ipynb": {"problems": 48},
     "12_stress.ipynb": {"rounds": 5, "samples": 2},
     "13_course.ipynb": {"rounds": 3},
