@@ -75,6 +75,20 @@ def course_of(case):
     return Course(values["label"], 0, rounds, 0.2 + 0.1 * pace * rounds, table, case.record)
 
 
+def search_of(arms, folder, **options):
+    """A search of two finalists, over three rates and two tuning seeds."""
+    return halving.Search(
+        arms,
+        finalists=2,
+        lab=wb.labs.tiny(pool=32, held_out=8, samples=2),
+        out=folder / "search",
+        rates=[5e-4, 1e-3, 2e-3],
+        tuning_seeds=2,
+        seeds=2,
+        **options,
+    )
+
+
 def test_a_third_of_the_combinations_goes_on_after_each_stage(tmp_path, monkeypatch):
     made = []
 
@@ -85,17 +99,7 @@ def test_a_third_of_the_combinations_goes_on_after_each_stage(tmp_path, monkeypa
         return True
 
     monkeypatch.setattr(halving.Search, "_is_over", is_over)
-    arms = halving.methods(PARTS)
-    search = halving.Search(
-        {**arms, "pods": "pods"},
-        invited=["pods"],
-        finalists=2,
-        lab=wb.labs.tiny(pool=32, held_out=8, samples=2),
-        out=tmp_path / "search",
-        rates=[5e-4, 1e-3, 2e-3],
-        tuning_seeds=2,
-        seeds=2,
-    )
+    search = search_of({**halving.methods(PARTS), "pods": "pods"}, tmp_path, invited=["pods"])
     # Of seven combinations two are left after the first stage, and no later one leaves fewer.
     assert set(search._compared()) == {"grpo", "mopps", "mopps+reuse", "pods"}
     rungs = search.rungs
@@ -121,15 +125,7 @@ def test_who_is_dropped_costs_no_more_than_the_coarse_grid(tmp_path, monkeypatch
         return case.name in over
 
     monkeypatch.setattr(halving.Search, "_is_over", is_over)
-    search = halving.Search(
-        halving.methods(PARTS),
-        finalists=2,
-        lab=wb.labs.tiny(pool=32, held_out=8, samples=2),
-        out=tmp_path / "search",
-        rates=[5e-4, 1e-3, 2e-3],
-        tuning_seeds=2,
-        seeds=2,
-    )
+    search = search_of(halving.methods(PARTS), tmp_path)
     while True:
         asked = {
             search._tuning(label, *run).name

@@ -111,8 +111,8 @@ class Engine:
             if _RUNNING:
                 raise ValueError(
                     "engine='vllm': an engine with other settings is in use in this process, and "
-                    "vLLM allows one; call policy.engine.stop() of the run that has it, or take "
-                    "another process where the engine is Unsloth's"
+                    "vLLM allows one; call policy.engine.stop() of the run that has it (one of "
+                    "Unsloth's cannot be stopped: take another process)"
                 )
             _LATEST[key] = cls.make(path, **options)
         return _LATEST[key]
