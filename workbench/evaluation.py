@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import numpy as np
 
@@ -95,10 +94,7 @@ def _answers(
     # The seed depends on the problem and not on its place in the list, so a problem meets the same
     # draws in any set of problems.
     seeds = [derive(seed, "evaluate", problem.id) for problem in problems]
-    # What an evaluation costs is no part of any comparison, so equal beginnings of responses are
-    # computed once by a policy that can.
-    can_share = hasattr(policy, "share_prefixes")
-    with patch.object(policy, "share_prefixes", True) if can_share else nullcontext():
+    with _sharing_prefixes(policy):
         rollouts = policy.generate(problems, np.full(len(problems), k), sampling, seeds)
     scores = checked_scores(verifier, list(rollouts.text), list(rollouts.answer))
     if (scores.status == GRADED).any():
@@ -108,3 +104,19 @@ def _answers(
             "leave the held-out problems out"
         )
     return rollouts, scores.correct
+
+
+@contextmanager
+def _sharing_prefixes(policy: Any) -> Iterator[None]:
+    """Let a policy compute equal beginnings of responses once, if it is one that can.
+
+    What an evaluation costs is no part of any comparison, so only its result counts here.
+    """
+    before = getattr(policy, "share_prefixes", None)
+    if before is not None:
+        policy.share_prefixes = True
+    try:
+        yield
+    finally:
+        if before is not None:
+            policy.share_prefixes = before
