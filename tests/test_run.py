@@ -195,7 +195,7 @@ next(another)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_fork_never_writes_its_parents_rounds_and_an_open_loop_leaves_a_checkpoint(tmp_path):
     run, left_open = tmp_path / "run", tmp_path / "open"
     command = [sys.executable, "-c", PROCESSES, str(run), str(left_open)]

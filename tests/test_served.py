@@ -101,7 +101,7 @@ def test_a_run_plays_every_round_without_an_update(local, tmp_path):
     assert "served:tiny" in manifest and "127.0.0.1" not in manifest
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_that_is_killed_in_a_round_stops_the_run_and_nothing_is_lost(tmp_path):
     method = wb.methods.knapsack(4)
     with at() as (_, url):
@@ -123,7 +123,7 @@ def test_a_server_that_is_killed_in_a_round_stops_the_run_and_nothing_is_lost(tm
     same_record(wb.load(tmp_path / "killed"), wb.load(tmp_path / "whole"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_that_comes_back_in_time_is_waited_for(tmp_path):
     method = wb.methods.grpo(4)
     with at() as (_, url):

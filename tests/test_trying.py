@@ -252,7 +252,7 @@ print(json.dumps({"selected": row["selected"], "class": type(again.method.select
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_installed_package_brings_a_method(tmp_path):
     root = Path(__file__).parents[1]
     target = tmp_path / "site"
