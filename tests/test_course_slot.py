@@ -828,7 +828,6 @@ def test_a_plan_that_cannot_be_followed_is_one_error_and_nothing_is_lost(
         go(run, 4)
     if make == "everything":
         assert run.record.rounds["round"].tolist() == [1, 2]
-        assert same_weights(tmp_path / "run", tmp_path / "run")
 
 
 def test_what_a_policy_cannot_give_is_refused_before_a_model_is_loaded(late):

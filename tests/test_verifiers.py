@@ -89,7 +89,8 @@ def test_the_last_whole_pair_of_tags_counts_and_a_box_before_it(math):
     responses = ["<answer>41</answer> no: <answer>42</answer>", "<answer>42</answer> <answer>4"]
     responses += [r"<answer>41</answer> \boxed{42}", "<answer>42"]
     status = math.score(responses, ["42"] * 4).status.tolist()
-    assert status[:3] == ["ok"] * 3
+    # The last response was cut off before its answer was whole.
+    assert status == ["ok", "ok", "ok", "unparsed"]
     with Math(boxed=True) as strict:
         assert strict.score(responses[:1], ["42"]).status.tolist() == ["unparsed"]
 
