@@ -251,7 +251,7 @@ def fitted_price(records: list[Any]) -> str:
     from workbench.analysis.cost import of_machine
 
     try:
-        model = of_machine({"all runs": records})
+        model = of_machine(records)
     except ValueError as error:
         return f"No cost model of this machine: {error}."
     return (
