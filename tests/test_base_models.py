@@ -66,6 +66,29 @@ def test_a_base_model_is_made_with_its_card(tmp_path, monkeypatch):
     assert {"model.safetensors", "README.md", "facts.csv", "training.csv"} <= names
 
 
+def test_a_model_that_is_made_again_does_not_replace_the_shipped_one(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "examples.base_model.__main__.make", lambda name, path, **_: made.append((name, path))
+    )
+    result = CliRunner().invoke(main, ["early-small"])
+    assert result.exit_code == 0, result.output
+    assert made == [("early-small", "build/models/early-small")]
+
+
+@pytest.mark.parametrize("further", ["", "/model"])
+def test_a_file_in_the_place_of_the_model_is_refused_before_training(
+    tmp_path, monkeypatch, further
+):
+    monkeypatch.setattr(training, "train", None)
+    path = tmp_path / "notes.txt"
+    path.write_text("mine")
+    result = CliRunner().invoke(main, ["early-small", "--steps", "1", "--out", f"{path}{further}"])
+    assert result.exit_code == 1
+    assert "no directory can be made there" in result.output
+    assert path.read_text() == "mine"
+
+
 @pytest.mark.parametrize("wrong", [["early-smal"], ["early-small", "--steps", "0"]])
 def test_wrong_arguments_end_in_a_line_before_anything_is_made(tmp_path, wrong):
     result = CliRunner().invoke(main, [*wrong, "--out", str(tmp_path / "model")])

@@ -115,7 +115,8 @@ def test_the_tiny_lab_runs_here():
 def test_without_the_shipped_models_the_tiny_lab_cannot_run(monkeypatch):
     monkeypatch.setattr(doctor, "MODELS", "no-models")
     [line] = doctor.obstacles("tiny")
-    assert line.endswith("make one with: python -m examples.base_model")
+    command = "python -m examples.base_model early-small --out data/models/early-small"
+    assert line.endswith(f"make one with: {command}")
     assert doctor.obstacles("transformers") == []
 
 

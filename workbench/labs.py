@@ -325,8 +325,9 @@ def tiny(
         without mistakes and was stopped early; on it training saturates soon.
     size : {"small", "large"}
         0.10 or 0.34 million parameters; "clean" is always the large one. The large one of "late"
-        does not come with the package: `python -m examples.base_model late-large` makes it in
-        `data/models`, where it is found.
+        does not come with the package: in a clone,
+        `python -m examples.base_model late-large --out data/models/late-large` makes it where it is
+        found.
     regime : {"spread", "knapsack", "ar3po", "mixed", "tight"}
         How hard the training problems are for the base model, see `problems.chains`. With "tight"
         they are those of "spread", and a response has 42 tokens at most in place of 64, also in

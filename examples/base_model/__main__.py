@@ -15,7 +15,10 @@ def make_again(
     name: Annotated[Literal[tuple(RECIPES)], Argument()],
     out: Annotated[
         str | None,
-        Option(help="Directory that the model is written to. Default: data/models/NAME."),
+        Option(
+            help="Directory that the model is written to, in place of what is there. "
+            "Default: build/models/NAME. data/models/NAME replaces the model that labs.tiny loads."
+        ),
     ] = None,
     seed: Annotated[
         int | None, Option(help="Of weights and corpus. Default: that of the shipped model.")
@@ -30,7 +33,7 @@ def make_again(
     held-out accuracy while training.
     """
     try:
-        make(name, out or f"data/models/{name}", seed=seed, steps=steps, report=typer.echo)
+        make(name, out or f"build/models/{name}", seed=seed, steps=steps, report=typer.echo)
     except ValueError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None

@@ -211,6 +211,13 @@ def make(
     seed = recipe.seed if seed is None else seed
     steps = recipe.steps if steps is None else steps
     whole_number("steps", steps, 1)
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"path={str(folder)!r}: no directory can be made there ({error.strerror})"
+        ) from None
     torch.set_num_threads(1)
 
     corpus: Corpus = Clean()
@@ -239,7 +246,6 @@ def make(
             {"temperature": t, **accuracy_by_level(policy, held_out, verifier, t)}
             for t in CARD_TEMPERATURES
         ]
-    folder = Path(path)
     policy.save(folder)
     if facts is not None:
         write_facts(facts, folder / "facts.csv")

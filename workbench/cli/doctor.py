@@ -49,7 +49,7 @@ CUDA_DRIVER = 580  # the first driver for CUDA 13, which torch of our pins is bu
 GLIBC = "2.31"  # of llguidance, which vLLM asks for: the newest that a wheel of the pins needs
 MAKE_COMPILER = "apt install build-essential"
 MODELS = "models"
-MAKE_MODELS = "python -m examples.base_model"
+MAKE_MODELS = "python -m examples.base_model early-small --out data/models/early-small"
 # Where `make smollm2` puts the pretrained model, as seen from a checkout.
 SMOLLM2 = "build/smollm2"
 MAKE_SMOLLM2 = "`make smollm2` in a checkout brings it"

@@ -16,5 +16,7 @@ def shipped(name: Any) -> Path:
             return folder / name
     message = f"data/{name} is missing: this is no complete checkout or installation"
     if str(name).startswith("models/"):
-        message += " (in a clone, python -m examples.base_model makes it)"
+        message += (
+            " (in a clone, python -m examples.base_model NAME --out data/models/NAME makes it)"
+        )
     raise FileNotFoundError(message)
