@@ -170,6 +170,21 @@ def test_a_part_that_fails_is_named_in_the_report_and_the_others_run(out, monkey
 def test_on_a_cpu_a_part_that_fails_is_named_and_the_others_run(out, monkeypatch):
     asked = []
 
+    def fails_at_grpo(part, settings):
+        asked.append(part)
+        if part == "grpo":
+            raise RuntimeError("out of memory")
+        return part != "report" or report.make(settings)
+
+    monkeypatch.setattr(first_run, "work", fails_at_grpo)
+    assert first_run.main(["--out", str(out), *TINY]) == 1
+    assert asked == settings_of(out, *TINY).parts
+    assert "**grpo has failed:** `RuntimeError: out of memory`" in (out / "report.md").read_text()
+
+
+def test_without_a_model_nothing_is_run_but_the_report(out, monkeypatch):
+    asked = []
+
     def fails_at_the_model(part, settings):
         asked.append(part)
         if part == "model":
@@ -178,7 +193,7 @@ def test_on_a_cpu_a_part_that_fails_is_named_and_the_others_run(out, monkeypatch
 
     monkeypatch.setattr(first_run, "work", fails_at_the_model)
     assert first_run.main(["--out", str(out), *TINY]) == 1
-    assert asked == settings_of(out, *TINY).parts
+    assert asked == ["doctor", "model", "report"]
     assert "**model has failed:** `RuntimeError: no such model`" in (out / "report.md").read_text()
 
 
@@ -197,6 +212,29 @@ def test_problems_that_are_not_there_are_refused_before_any_part(out, capsys):
     assert first_run.main(["--out", str(out), *TINY, "--problems", "missing.jsonl"]) == 2
     assert "--problems" in capsys.readouterr().err
     assert not (out / "logs").exists()
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--rounds", "0"], "--rounds 0: 1 or more is needed"),
+        (["--steps", "0"], "--steps 0: 1 or more"),
+        (["--sampled", "1"], "--sampled 1: 2 or more"),
+        (["--problems-per-round", "-1"], "--problems-per-round -1: 1 or more"),
+        (["--new-tokens", "0"], "--new-tokens 0: 1 or more"),
+        (["--kept", "5"], "--kept 5: no more than --sampled 4 can be kept"),
+        (["--rates", "1e-5", "0"], "--rates 0: a learning rate above 0"),
+        (["--rates", "nan"], "--rates nan: a learning rate above 0"),
+        (["--device", "cuda"], "--device cuda: torch finds no CUDA device here"),
+    ],
+)
+def test_settings_that_cannot_be_run_are_refused_before_any_part(
+    out, monkeypatch, capsys, options, said
+):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert first_run.main(["--out", str(out), *TINY, *options]) == 2
+    assert said in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_a_run_that_trained_on_nothing_has_no_price_of_sampling():

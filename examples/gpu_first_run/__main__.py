@@ -6,7 +6,8 @@ runs in a process of its own, because a vLLM that shares its weights with Unslot
 until its process ends. Nothing is downloaded unless a name on the hub is given.
 
 One call works for about nine minutes and ends with status 75 while there is more to do; the next
-call goes on where it stopped. A part that fails is named in the report, and the others still run.
+call goes on where it stopped. A part that fails is named in the report, and the others still run;
+where the model could not be made there is nothing to run.
 """
 
 from __future__ import annotations
@@ -62,9 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs = settings.out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     complete = True
-    failed = False
+    failed = []
     for each in settings.parts:
-        if is_done(each, settings):
+        # Without a model nothing can be run.
+        if is_done(each, settings) or ("model" in failed and each != "report"):
             continue
         left = ended - time.monotonic()
         # The report is made by every piece, of what there is.
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif status == MORE_TO_DO:
             complete = False
         else:
-            failed = True
+            failed.append(each)
     if failed:
         print(f"a part has failed; its output is in {logs}", file=sys.stderr)
         return 1

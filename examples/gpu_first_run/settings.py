@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,18 @@ PAPERS = "papers"  # the folder of their records
 SIZES = ("tiny", "qwen2", "smollm2")
 PROBLEMS = ("arithmetic", "gsm_symbolic")
 OF_A_PIECE = ("out", "seconds")  # settings that may differ from piece to piece
+# Counts, and the least that each of them can be: TRL asks for two rollouts to compare.
+LEAST = {
+    "steps": 1,
+    "rounds": 1,
+    "problems_per_round": 1,
+    "sampled": 2,
+    "kept": 1,
+    "paper_rounds": 1,
+    "new_tokens": 1,
+    "max_length": 1,
+    "lora_rank": 1,
+}
 MORE_TO_DO = 75  # the exit status of a piece that ended before the work did
 
 
@@ -92,6 +106,11 @@ class Settings:
 
     def refusal(self) -> str | None:
         """Why these settings cannot be run, None if they can."""
+        wrong = next(self.wrong_numbers(), None)
+        if wrong:
+            return wrong
+        if self.device == "cuda" and not has_cuda():
+            return "--device cuda: torch finds no CUDA device here; --device cpu does without one"
         if self.problems not in PROBLEMS and not Path(self.problems).is_file():
             return f"--problems {self.problems}: {' or '.join(PROBLEMS)}, or a file, is needed"
         asked = self.of_all_pieces
@@ -101,6 +120,18 @@ class Settings:
             options = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
             return f"--out {self.out} holds a first run with another {options}; name another folder"
         return None
+
+    def wrong_numbers(self) -> Iterator[str]:
+        """What is wrong with counts and rates, a line each."""
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value < least:
+                yield f"--{name.replace('_', '-')} {value}: {least} or more is needed"
+        if self.kept > self.sampled:
+            yield f"--kept {self.kept}: no more than --sampled {self.sampled} can be kept"
+        for rate in self.rates:
+            if not 0 < rate < inf:
+                yield f"--rates {rate:g}: a learning rate above 0 is needed"
 
     def file(self, name: str) -> Path:
         """The JSON file that a part leaves behind."""
@@ -139,6 +170,13 @@ def engine(device: str) -> tuple[str, bool]:
     if device == "cpu":
         return "transformers", False
     return ("unsloth" if find_spec("unsloth") else "transformers"), has_vllm
+
+
+def has_cuda() -> bool:
+    """Whether torch finds a GPU."""
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def template_of(model: str) -> str:
