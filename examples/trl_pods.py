@@ -36,6 +36,8 @@ from workbench.verifiers import Math
 
 ASKED = "Put the final answer into \\boxed{}."
 VERIFIER = Math(boxed=True)
+PROBLEMS = 4  # of a step
+ROLLOUTS = 32  # of a step, eight of each problem
 METHODS = {
     "plain": None,
     "pods": methods.pods(32, 8),
@@ -70,8 +72,8 @@ def train(name, data, seed, asked):
         seed=seed,
         learning_rate=asked.learning_rate,
         lr_scheduler_type="constant",
-        generation_batch_size=32,  # four problems, of each of which eight rollouts are trained on
-        per_device_train_batch_size=32 // processes,
+        generation_batch_size=ROLLOUTS,
+        per_device_train_batch_size=ROLLOUTS // processes,
         max_completion_length=asked.tokens,
         use_cpu=not gpu,
         bf16=gpu,
@@ -85,7 +87,9 @@ def train(name, data, seed, asked):
     trainer.train()
     log = [row for row in trainer.state.log_history if "reward" in row]
     if METHODS[name] is None:
-        return np.full(len(log), 32), np.array([1 - row["frac_reward_zero_std"] for row in log])
+        return np.full(len(log), ROLLOUTS), np.array(
+            [1 - row["frac_reward_zero_std"] for row in log]
+        )
     rollouts = np.array([row["workbench/rollouts"] for row in log])
     # A step whose problems all were too easy or too hard has selected nothing, and logs no ratio.
     return rollouts, np.array([row.get("workbench/effective_gradient_ratio", 0) for row in log])
@@ -104,9 +108,24 @@ def main():
     asked = parser.parse_args()
     if min(asked.steps, asked.seeds, asked.tokens) < 1:
         parser.error("--steps, --seeds and --tokens have to be 1 or more")
+    if not 0 < asked.learning_rate < float("inf"):
+        parser.error("--learning-rate has to be a number above 0")
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    if ROLLOUTS % processes:
+        parser.error(
+            f"{processes} processes cannot share the {ROLLOUTS} rollouts of a step; "
+            f"start a number of them that divides {ROLLOUTS}"
+        )
     if asked.data and not os.path.isfile(asked.data):
         parser.error(f"--data: there is no file {asked.data}")
-    problems = from_file(asked.data, verifier=VERIFIER) if asked.data else arithmetic(512)
+    try:
+        problems = from_file(asked.data, verifier=VERIFIER) if asked.data else arithmetic(512)
+    except ValueError as error:
+        parser.error(f"--data: {error}")
+    if len(problems) < PROBLEMS:
+        parser.error(
+            f"--data: a step takes {PROBLEMS} problems, and {asked.data} has {len(problems)}"
+        )
     data = data_set(problems, asked.model)
     for name in asked.methods:
         runs = [train(name, data, seed, asked) for seed in range(asked.seeds)]

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import math
+import re
 import runpy
 import shutil
 import subprocess
@@ -53,6 +54,8 @@ from workbench.slots import Selection, Slot
 from workbench.trl.batches import deal
 from workbench.trl.setup import LOSSES
 from workbench.trl.table import Padding
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 TRL_LOSSES = ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")
 
@@ -670,10 +673,9 @@ def test_two_processes(tmp_path):
 
 
 def test_the_example_and_its_machine(tmp_path, monkeypatch, capsys):
-    examples = Path(__file__).parents[1] / "examples"
     arguments = ["trl_pods.py", "--steps", "1", "--seeds", "2", "--methods", "plain", "dynamic"]
     monkeypatch.setattr(sys, "argv", [*arguments, "--out", str(tmp_path)])
-    runpy.run_path(str(examples / "trl_pods.py"), run_name="__main__")
+    runpy.run_path(str(EXAMPLES / "trl_pods.py"), run_name="__main__")
     printed = capsys.readouterr().out.splitlines()
     plain, dynamic = [line for line in printed if "effective-gradient ratio" in line]
     assert plain.startswith("plain: 32 rollouts a step")
@@ -689,12 +691,37 @@ def test_the_example_and_its_machine(tmp_path, monkeypatch, capsys):
     own = ["--model", str(chatty), "--data", str(tmp_path / "numbers.csv"), "--tokens", "4"]
     arguments = ["trl_pods.py", "--steps", "1", "--methods", "pods", "dynamic", *own]
     monkeypatch.setattr(sys, "argv", [*arguments, "--out", str(tmp_path)])
-    runpy.run_path(str(examples / "trl_pods.py"), run_name="__main__")
+    runpy.run_path(str(EXAMPLES / "trl_pods.py"), run_name="__main__")
     printed = capsys.readouterr().out
     assert "pods: 128 rollouts a step, effective-gradient ratio 0.000\n" in printed
     assert "nan" not in printed.splitlines()[-1]
-    machine = load_config_from_file(str(examples / "deepspeed_zero2.yaml"))
+    machine = load_config_from_file(str(EXAMPLES / "deepspeed_zero2.yaml"))
     assert (machine.num_processes, machine.deepspeed_config["zero_stage"]) == (8, 2)
+
+
+@pytest.mark.parametrize(
+    "options, contents, processes, said",
+    [
+        ([], "prompt,answer\n1+1=,2\n1+2=,3\n1+3=,4\n", 1, r"takes 4 problems, and .* has 3"),
+        ([], "question,answer\n1+1=,2\n", 1, "--data: .*prompt"),
+        (["--learning-rate", "0"], "", 1, "--learning-rate has to be a number above 0"),
+        (["--learning-rate", "nan"], "", 1, "--learning-rate has to be a number above 0"),
+        ([], "", 3, "3 processes cannot share the 32 rollouts of a step"),
+    ],
+)
+def test_the_example_refuses_what_it_cannot_train_on(
+    tmp_path, monkeypatch, capsys, options, contents, processes, said
+):
+    data = tmp_path / "mine.csv"
+    data.write_text(contents)
+    arguments = ["trl_pods.py", "--data", str(data), "--steps", "1", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", [*arguments, *options])
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXAMPLES / "trl_pods.py"), run_name="__main__")
+    assert ended.value.code == 2
+    assert re.search(said, capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
 
 
 # At import
