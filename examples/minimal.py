@@ -109,15 +109,22 @@ def main() -> None:
     if arguments.rounds < 1 or arguments.seed < 0:
         parser.error("--rounds has to be 1 or more, and --seed 0 or more")
 
-    lab = wb.labs.tiny(pool=256, held_out=200)
     figure, axes = plt.subplots(figsize=(6, 3.8), layout="constrained")
+    formats = figure.canvas.get_supported_filetypes()
+    if arguments.out.suffix.lstrip(".").lower() not in formats or arguments.out.is_dir():
+        parser.error(f"--out has to be a file that ends with one of .{', .'.join(sorted(formats))}")
+    try:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out {arguments.out}: its folder cannot be made ({error.strerror})")
+
+    lab = wb.labs.tiny(pool=256, held_out=200)
     for arm in ("GRPO", "frugal"):
         curve = train(arm, arguments.rounds, lab, arguments.seed)
         axes.plot(*zip(*curve), marker="o", label=arm)
     axes.set(xlabel="rollouts sampled", ylabel="held-out accuracy", ylim=(0, 1))
     axes.set_title(f"One seed, both at a learning rate of {LEARNING_RATE:g}")
     axes.legend()
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(arguments.out)
     print(f"wrote {arguments.out}")
 

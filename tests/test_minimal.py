@@ -43,6 +43,28 @@ def test_the_command_draws_its_figure(tmp_path, monkeypatch, capsys):
     assert "frugal" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("figure.txt", "has to be a file that ends with one of ."),
+        ("figure", "has to be a file that ends with one of ."),
+        ("folder.svg", "has to be a file that ends with one of ."),
+        ("a-file/figure.svg", "its folder cannot be made"),
+    ],
+)
+def test_a_figure_that_cannot_be_written_is_refused_before_training(
+    tmp_path, monkeypatch, capsys, name, said
+):
+    (tmp_path / "folder.svg").mkdir()
+    (tmp_path / "a-file").touch()
+    monkeypatch.setattr(minimal, "train", None)
+    monkeypatch.setattr(sys, "argv", ["minimal", "--out", str(tmp_path / name)])
+    with pytest.raises(SystemExit) as ended:
+        minimal.main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arm", ["GRPO", "frugal"])
 def test_problems_that_are_new_get_their_equal_share(arm):
     assert minimal.allocate(arm, np.array([np.nan, np.nan])).tolist() == [16, 16]
