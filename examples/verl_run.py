@@ -137,17 +137,23 @@ def main():
     parser.add_argument("--out", type=Path, required=True, help="folder of data and checkpoints")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
     given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-
-    from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 
     from workbench import verl
+    from workbench.verl.compatibility import load
 
-    method = verl.method_of({"method": given.method, "arguments": given.arguments})
+    try:
+        method = verl.method_of({"method": given.method, "arguments": given.arguments})
+        keys = verl.configuration(method)
+        main_ppo = load("verl.trainer.main_ppo")
+    except ValueError as error:
+        parser.error(str(error))
+    except ImportError as error:
+        raise SystemExit(f"error: {error}; `make test-verl` makes it in .venv-verl") from None
+    given.out.mkdir(parents=True, exist_ok=True)
     out = given.out.resolve()
     machine = small_run(out, given.steps, given.problems, given.levels, given.resume)
-    config = composed({**machine, **verl.configuration(method), **given.set})
-    run_ppo(config, task_runner_class=TaskRunnerV1)
+    config = composed({**machine, **keys, **given.set})
+    main_ppo.run_ppo(config, task_runner_class=main_ppo.TaskRunnerV1)
 
 
 if __name__ == "__main__":

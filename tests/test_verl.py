@@ -89,6 +89,26 @@ def test_without_verl_one_line_says_how_to_get_it(use):
         use()
 
 
+@pytest.mark.parametrize(
+    "method, said",
+    [
+        ("podz", "did you mean 'pods'"),
+        pytest.param(
+            "pods",
+            r" is missing; .*verl==0\.9\.1.*make test-verl",
+            marks=pytest.mark.skipif(INSTALLED, reason="verl is installed here"),
+        ),
+    ],
+)
+def test_the_example_makes_no_folder_for_what_it_cannot_run(tmp_path, method, said):
+    out = tmp_path / "out"
+    command = [sys.executable, str(EXAMPLES / "verl_run.py"), "--method", method, "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=EXAMPLES.parent)
+    assert done.returncode
+    assert re.search(said, done.stderr) and "Traceback" not in done.stderr
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("version", ["0.8.0", "0.9.0", "0.10.0", "1.0", "0.10.0.dev0"])
 def test_a_version_that_is_not_supported_is_named(version):
     with pytest.raises(ImportError, match=rf"^verl {version} is installed.*verl==0\.9\.1"):
