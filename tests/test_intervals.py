@@ -1,6 +1,7 @@
 """Intervals against tables, coverage by simulation, and ends that nothing is known about."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -211,7 +212,26 @@ def test_an_interval_of_bounds_alone_is_as_sure_as_its_level():
     # With 6 seeds all on one side the sign test has p = .031: enough at .95, too little at .99.
     bounds = np.linspace(1.0, 2.0, 6)
     assert Measurement(bounds, censored=6, level=0.95).low == 1.0
+    assert Measurement(bounds, censored=6, level=0.975).low == -np.inf
     assert Measurement(bounds, censored=6, level=0.99).low == -np.inf
+
+
+def test_a_verdict_holds_to_its_level_and_its_band_exactly():
+    assert sequential.verdict(0.8, 0.7, 0.9, p=0.05, level=0.05) == "better"
+    assert sequential.verdict(1.2, 1.1, 1.3, p=0.05, level=0.05) == "worse"
+    # A band of a quarter reaches from 1/1.25 = .8, and not from .75, to 1.25.
+    assert sequential.verdict(1.0, 0.81, 1.2, p=0.6, band=0.25) == "alike"
+    assert sequential.verdict(1.0, 0.78, 1.2, p=0.6, band=0.25) == "open"
+
+
+def test_a_gain_is_decided_as_by_students_test():
+    gains = np.array([0.01, 0.03, -0.01, 0.04, 0.02])
+    p = stats.ttest_1samp(gains, 0).pvalue
+    mean, half = mean_interval(gains)
+    row = {"difference": mean, "low": mean - half, "high": mean + half, "pairs": len(gains)}
+    table = pd.DataFrame([row])
+    assert sequential.verdicts_on_gains(table, level=1.001 * p).tolist() == ["better"]
+    assert sequential.verdicts_on_gains(table, level=0.999 * p).tolist() == ["open"]
 
 
 @pytest.mark.parametrize("n", [12, 20])

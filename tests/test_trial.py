@@ -24,6 +24,7 @@ from workbench.analysis.cost import CostModel
 from workbench.analysis.courses import Course
 from workbench.records import RecordError
 from workbench.trials import Trial
+from workbench.trials.trial import _looks
 from workbench.trials.tuning import FIRST_SEED
 
 ROOT = Path(__file__).parent.parent
@@ -342,3 +343,8 @@ def test_an_arm_that_collapses_at_every_rate_is_said_to_and_not_compared(tmp_pat
 def test_a_baseline_that_collapses_at_every_rate_is_named(tmp_path):
     with pytest.raises(ValueError, match="grpo: at no learning rate did its accuracy rise"):
         make(tmp_path / "trial", "dapo", target=None, rates=[3.0])
+
+
+def test_a_trial_is_looked_at_after_every_pair_from_the_least_to_the_most():
+    assert _looks((3, 5)) == (3, 4, 5)
+    assert _looks(8) == (8,)

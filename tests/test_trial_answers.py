@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 import workbench as wb
 from papers.tables import accuracy_gain
 from workbench.analysis import sequential
+from workbench.analysis.cost import BreakEven
 from workbench.analysis.intervals import Measurement, holm
 from workbench.plots.trials import headline, tuning_curves
 from workbench.reports.trials import _by_measure
@@ -179,6 +180,21 @@ def test_before_the_first_look_no_change_would_have_been_seen(grpo):
     found = look(runs("ar3po", 4), grpo, baseline="grpo", target=0.338)
     assert found.reached == 4 and np.isnan(found.resolves)
     assert "would have been seen" not in str(found)
+
+
+@pytest.mark.parametrize("cheaper_below, side", [(True, "more"), (False, "less")])
+def test_the_price_is_named_from_which_on_an_arm_costs_more(grpo, cheaper_below, side):
+    found = look(runs("ar3po"), grpo, arm="ar3po", baseline="grpo", target=0.338)
+    even = BreakEven(0.5, 0.4, 0.6, cheaper_below)
+    words = f"ar3po costs more than grpo where sampling a token costs {side} than 0.5 times as much"
+    assert words in str(replace(found, break_even=even))
+
+
+@pytest.mark.parametrize("resolves, named", [(50.0, True), (101.0, False)])
+def test_the_smallest_change_is_named_where_it_says_something(grpo, resolves, named):
+    found = look(runs("ar3po"), grpo, arm="ar3po", baseline="grpo", target=0.338)
+    words = f"a change of {resolves:.0f} % would have been seen"
+    assert (words in str(replace(found, resolves=resolves))) == named
 
 
 def test_an_arm_without_a_look_has_no_corrected_p(grpo):
