@@ -38,6 +38,7 @@ class Server(ThreadingHTTPServer):
         self.busy = busy
         self.last = last
         self.asked = []
+        self.ended = None  # why every response ends, in place of the true reason
 
     def handle_error(self, *_):
         """One who asked may be gone before the answer is there."""
@@ -72,7 +73,7 @@ class Handler(BaseHTTPRequestHandler):
             elif body["model"] != "tiny":
                 self.answer(404, {"error": f"the model {body['model']} does not exist"})
             else:
-                self.answer(200, respond(self.server.policy, self.path, body))
+                self.answer(200, respond(self.server.policy, self.path, body, self.server.ended))
 
 
 def likely(policy, ids, tokens):
@@ -84,8 +85,8 @@ def likely(policy, ids, tokens):
 
 
 @torch.no_grad()
-def respond(policy, path, body):
-    """The answer to a request for one response."""
+def respond(policy, path, body, ended=None):
+    """The answer to a request for one response, which ended for a reason of its own or as told."""
     sampling = Sampling(
         temperature=body["temperature"],
         top_p=body["top_p"],
@@ -103,7 +104,7 @@ def respond(policy, path, body):
     tokens = drawn.tokens[0, :size].tolist()
     text = policy.tokenizer.decode(tokens, skip_special_tokens=True)
     choice = {
-        "finish_reason": "length" if drawn.truncated[0] else "stop",
+        "finish_reason": ended or ("length" if drawn.truncated[0] else "stop"),
         "text": text,
         "message": {"role": "assistant", "content": text},
         "token_ids": tokens,

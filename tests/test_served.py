@@ -158,6 +158,12 @@ def test_what_is_refused_is_not_asked_again(local):
     assert len(local.asked) == asked + 1
 
 
+def test_a_response_that_a_filter_ended_is_no_whole_response(local, monkeypatch):
+    monkeypatch.setattr(local, "ended", "content_filter")
+    with pytest.raises(ServerError, match="ended by 'content_filter'"):
+        ServedPolicy(Server(url_of(local)), "tiny").generate(PROMPTS[:1], [1], SAMPLING, 0)
+
+
 def test_a_server_that_says_nothing_is_left_at_the_deadline(local):
     served = ServedPolicy(Server(url_of(local), deadline=1.0), "tiny")
     started_at = time.monotonic()
