@@ -551,6 +551,18 @@ def test_cures_weights_of_the_released_code_are_nearly_uniform():
     cures.posteriors.observe(ids, np.arange(5), np.full(5, 4))
     weights = cures.weights(ids)
     assert 1.002 < weights.max() / weights.min() < 1.0035
+    # Estimates are those of Laplace, (c + 1) / 6.
+    p = np.arange(1, 6) / 6
+    by_hand = np.exp(0.01 * np.sqrt(p * (1 - p)) / np.arange(1, 6))
+    assert weights / weights[0] == pytest.approx(by_hand / by_hand[0], rel=1e-9)
+
+
+def test_a_problem_leaves_the_pool_once_all_of_its_answers_are_right():
+    rollouts = table(a="11", b="10", c="00")
+    for solved, gone in ((1.0, {"a"}), (0.5, {"a", "b"})):
+        curriculum = curricula.WithoutSolved(solved=solved)
+        curriculum.feedback(rollouts, HERE)
+        assert curriculum.left == gone
 
 
 # HORA (arXiv 2605.07114)
