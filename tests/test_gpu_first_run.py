@@ -222,6 +222,7 @@ def test_problems_that_are_not_there_are_refused_before_any_part(out, capsys):
         (["--sampled", "1"], "--sampled 1: 2 or more"),
         (["--problems-per-round", "-1"], "--problems-per-round -1: 1 or more"),
         (["--new-tokens", "0"], "--new-tokens 0: 1 or more"),
+        (["--kept", "1"], "--kept 1: 2 or more"),
         (["--kept", "5"], "--kept 5: no more than --sampled 4 can be kept"),
         (["--rates", "1e-5", "0"], "--rates 0: a learning rate above 0"),
         (["--rates", "nan"], "--rates nan: a learning rate above 0"),

@@ -18,13 +18,13 @@ PAPERS = "papers"  # the folder of their records
 SIZES = ("tiny", "qwen2", "smollm2")
 PROBLEMS = ("arithmetic", "gsm_symbolic")
 OF_A_PIECE = ("out", "seconds")  # settings that may differ from piece to piece
-# Counts, and the least that each of them can be: TRL asks for two rollouts to compare.
+# Counts, and the least that each of them can be: an advantage compares two rollouts.
 LEAST = {
     "steps": 1,
     "rounds": 1,
     "problems_per_round": 1,
     "sampled": 2,
-    "kept": 1,
+    "kept": 2,
     "paper_rounds": 1,
     "new_tokens": 1,
     "max_length": 1,
