@@ -1123,6 +1123,23 @@ def test_exgrpo_starts_with_success_and_retires_what_is_all_right(policy):
     assert len(rows) == 3
 
 
+def test_exgrpo_replays_the_answer_that_the_policy_was_surest_of(policy):
+    slot = replay.Buckets(share=1.0, start=0.5)
+    problem = Problem("a", "1+2=", "3")
+    slot.feedback(answer(policy, problem, 2, 4), Context(round=1))
+    assert slot.stored is None, "the share has to be above the start"
+    slot.feedback(answer(policy, problem, 3, 4, number=2), Context(round=2))
+    fresh = answer(policy, problem, 0, 3, seed=3, number=3)
+    for surest in range(3):
+        entropy = np.full(3, 0.9)
+        entropy[surest] = 0.1
+        slot.stored = slot.stored.assign(entropy=entropy)
+        rollouts, rows = slot.join(fresh, np.arange(3), Context(round=3, policy=policy))
+        assert rollouts.draw[rows[3:]].tolist() == [slot.stored.draw[surest]]
+        # Rules about the first stage of a round do not count old answers.
+        assert rollouts.stage[rows].tolist() == [0, 0, 0, 1]
+
+
 # LILO (2502.12272), AdaRFT (2504.05520), online difficulty filtering (2504.03380)
 
 
