@@ -124,7 +124,15 @@ def test_prefix_sampling_tries_skewed_problems_again():
     problem = np.repeat(["hard", "easy", "even", "dead"], 8)
     right = [k < n for n in (1, 7, 4, 0) for k in range(8)]
     lengths = np.tile([20, 20, 20, 20, 20, 20, 20, 20], 4)
-    course.feedback(finished(problem, right, lengths), HERE)
+    # Right responses begin with 5 and wrong ones with 50.
+    tokens = [(5 if is_right else 50) + np.arange(20) for is_right in right]
+    table = finished(problem, right, lengths).assign(response=Ragged.of(tokens, np.int32))
+    course.feedback(table, HERE)
+    # What a hard problem goes on from was right, and what an easy one goes on from was wrong.
+    assert {name: tokens[0] for name, (_, tokens) in course.prefixes.items()} == {
+        "hard": 5,
+        "easy": 50,
+    }
     assert {name: (hard, len(tokens)) for name, (hard, tokens) in course.prefixes.items()} == {
         "hard": (True, 15),
         "easy": (False, 5),
@@ -354,7 +362,8 @@ def test_responses_with_an_answer_end_and_those_without_one_are_stopped():
     for step in range(10, 15):
         assert set(growth.step(step).values()) == {GO_ON}
     assert growth.step(15, {3: "Final answer: 12"}) == {1: STOP, 2: STOP, 3: GO_ON}
-    assert [step for step, _ in growth.searched] == [6, 8, 10, 12, 14, 15]
+    window = courses.Deadline().window
+    assert growth.searched == [(step, window) for step in (6, 8, 10, 12, 14, 15)]
     assert not growth.plan.columns["spared"].any()
 
 
@@ -366,7 +375,12 @@ def test_a_response_is_spared_at_the_deadline_and_skipped_at_its_end_by_chance()
     assert growth.plan.columns["spared"].tolist() == [True, True, False, False]
     # Where all would be stopped, one is spared.
     growth = deadline_of()
-    assert sorted(growth.step(15).values()) == [GO_ON, STOP, STOP, STOP]
+    said = growth.step(15)
+    assert sorted(said.values()) == [GO_ON, STOP, STOP, STOP]
+    # It is the one that the smallest chance of being spared would have left.
+    context = replace(HERE, max_new_tokens=20)
+    draws = courses._draws(PROBLEMS, np.array([3, 1]), np.zeros(2, int), context, 21)
+    assert said[draws[:, 0].argmin()] == GO_ON
     assert growth.plan.columns["spared"].sum() == 1
 
 

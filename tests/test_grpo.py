@@ -9,7 +9,7 @@ from conftest import Gradients, hand_made, tiny_policy
 from contract import LORA
 
 from workbench.advantages import group_normalized
-from workbench.grpo import NonFinite, grpo_step, micro_batches, mini_batches
+from workbench.grpo import NonFinite, grpo_step, marked, micro_batches, mini_batches
 from workbench.objectives import Objective, policy_loss
 from workbench.policies import Sampling
 from workbench.problems import arithmetic
@@ -271,6 +271,13 @@ def test_mini_batches_split_by_groups():
     assert mini_batches(ROLLOUTS.take([]), 2, np.random.default_rng(0)) == []
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_problems_of_different_sizes_do_not_leave_a_mini_batch_empty(seed):
+    # Whichever comes first, the middles of 2 and of 6 rows lie in different halves of the 8.
+    parts = mini_batches(hand_made([0] * 8, list("aabbbbbb")), 2, np.random.default_rng(seed))
+    assert sorted(len(part) for part in parts) == [2, 6]
+
+
 @pytest.mark.parametrize("size, sizes", [(3, [4, 3, 3]), (4, [5, 5]), (6, [10]), (11, [10])])
 def test_mini_batches_of_a_size_have_no_small_remainder(size, sizes):
     parts = mini_batches(ROLLOUTS, 1, np.random.default_rng(0), size)
@@ -291,3 +298,11 @@ def test_mini_batches_of_a_size_have_no_small_remainder(size, sizes):
 def test_arrays_of_another_shape_or_range_are_named(options):
     with pytest.raises(ValueError, match="".join(options)):
         grpo_step(None, None, ROLLOUTS, **{"advantages": np.zeros(10), **options})
+
+
+def test_a_row_without_weight_advantage_or_gradient_is_not_trained():
+    table = ROLLOUTS.assign(gradient=np.arange(10) != 3, uses=np.zeros(10, int))
+    weights = np.array([0.0, 2.0, 1.0, 1.0])
+    found = marked(table, np.arange(4), np.array([1.0, -1.0, 0.0, 1.0]), [], 1, weights)
+    assert np.flatnonzero(found["selected"]).tolist() == [0, 1, 2, 3]
+    assert np.flatnonzero(found["trained"]).tolist() == [1]

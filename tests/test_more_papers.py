@@ -174,6 +174,14 @@ def test_reinforce_ada_est_estimates_from_counts_that_decay_to_zero():
     assert weighted == pytest.approx(np.array([0.75, -0.25, -0.25, -0.25]) / np.sqrt(0.26))
 
 
+def test_reinforce_ada_est_gives_rollouts_by_one_over_the_root_of_the_rate():
+    allocator = allocators.InverseRoot(8)
+    # With a = b = .5 the rates are .5 / 10 and 8.5 / 10.
+    allocator.posteriors.counts = {"a": (0.0, 9.0), "b": (8.0, 1.0)}
+    weights = allocator._weights(["a", "b"])
+    assert weights == pytest.approx([1 / math.sqrt(0.06), 1 / math.sqrt(0.86)])
+
+
 # GRESO (arXiv 2506.02177)
 
 
@@ -236,6 +244,9 @@ def test_greso_refills_by_the_share_of_mixed_groups():
     many = np.arange(384) < 200
     assert allocators._refilled(256 - 80, few, refill, 384) == 384  # 1055 are estimated
     assert allocators._refilled(256 - 200, many, refill, 384) == 134
+    # Without a mixed group the share is taken to be 1/20.
+    assert allocators._refilled(3, np.zeros(10, bool), 1.0, 384) == 60
+    assert allocators._refilled(1, np.ones(10, bool), 0.5, 384) == 1, "at least one"
 
 
 # SPEED-RL (arXiv 2506.09016)
@@ -537,6 +548,11 @@ def test_cures_counts_and_weights_of_problems():
     assert deviation == pytest.approx([0.3, 0.5, 0.3])
     assert in_proportion(deviation, 24, 2, 64).tolist() == [7, 11, 6]  # 6.545, 10.909, 6.545
 
+    by_deviation = allocators.ByDeviation(8)
+    # Under the prior Beta(1, 1) the rates are .1, .5 and .9.
+    by_deviation.posteriors.observe(["a", "b", "c"], np.array([0, 4, 8]), np.full(3, 8))
+    assert by_deviation._weights(["a", "b", "c"]) == pytest.approx(deviation)
+
     cures = curricula.Cures(temperature=0.1)
     ids = ["a", "b", "c"]
     cures.posteriors.counts = dict(zip(ids, [(1.0, 9.0), (5.0, 5.0), (9.0, 1.0)]))
@@ -563,6 +579,33 @@ def test_a_problem_leaves_the_pool_once_all_of_its_answers_are_right():
         curriculum = curricula.WithoutSolved(solved=solved)
         curriculum.feedback(rollouts, HERE)
         assert curriculum.left == gone
+
+
+def test_problems_that_have_left_come_back_only_where_too_few_are_there():
+    curriculum = curricula.WithoutSolved()
+    curriculum.left = {"p0"}
+    chosen = curriculum.choose(pool_of(3), 2, HERE)
+    assert {problem.id for problem in chosen} == {"p1", "p2"} and curriculum.left == {"p0"}
+    assert len(curriculum.choose(pool_of(3), 3, Context(round=2))) == 3
+    assert curriculum.left == set()
+
+
+def test_a_problem_of_weight_0_is_drawn_only_when_no_others_are_left():
+    problems, weights = list(pool_of(3)), np.array([0.0, 1.0, 1e-6])
+    rng = np.random.default_rng(0)
+    drawn = [curricula._drawn_by_weight(problems, weights, 2, rng) for _ in range(20)]
+    assert {tuple(problem.id for problem in pair) for pair in drawn} == {("p1", "p2")}
+    assert curricula._drawn_by_weight(problems, weights, 3, rng) == problems
+
+
+def test_mapp_prefers_problems_whose_groups_are_likely_mixed():
+    mapp = curricula.Mapp(factor=2)
+    mapp.posteriors.observe(["p0", "p1"], np.array([500_000, 1_000_000]), np.full(2, 1_000_000))
+    for seed in range(20):
+        chosen = mapp.clone()
+        chosen.posteriors = mapp.posteriors
+        [problem] = chosen.choose(pool_of(2), 1, Context(seed=seed, round=1))
+        assert problem.id == "p0"
 
 
 # HORA (arXiv 2605.07114)
@@ -601,6 +644,15 @@ def test_hora_probes_and_then_splits():
         {"p0": "0" * 12, "p1": "0011" + "0" * 8, "p2": "1" * 12},
     )
     assert requests == [[4, 4, 4], [2, 2, 2]]
+
+
+def test_hora_counts_the_probes_within_the_bound_of_a_problem():
+    """Gains of 6 further rollouts: 1/4, .15, .1, .071 without a right one of 2; 3/4, .15, .05."""
+    outcomes = {"p0": "0" * 8, "p1": "1" * 8}
+    for up, split in ((6, [4, 2]), (5, [3, 3])):
+        allocator = allocators.HitUtility(n=5, probe=2, up=up)
+        requests, _, _ = drive(allocator, pool_of(2), outcomes)
+        assert requests == [[2, 2], split]
 
 
 # VIP (arXiv 2602.01601)
@@ -1123,6 +1175,20 @@ def test_exgrpo_starts_with_success_and_retires_what_is_all_right(policy):
     assert len(rows) == 3
 
 
+def test_exgrpo_takes_the_largest_group_for_the_size_of_all(policy, monkeypatch):
+    slot = replay.Buckets(share=1.0, start=0.0)
+    groups = [answer(policy, Problem(name, "1+2=", "3"), 1, n) for name, n in (("a", 2), ("b", 4))]
+    fresh = Rollouts.concat(groups)
+    slot.feedback(fresh, Context(round=1))
+    sizes = []
+    monkeypatch.setattr(
+        replay, "drawn_from_buckets", lambda right, n, size, rng: sizes.append(n) or [0]
+    )
+    again = fresh.assign(round=np.full(6, 2))
+    slot.join(again, np.arange(6), Context(round=2, policy=policy))
+    assert sizes == [4]
+
+
 def test_exgrpo_replays_the_answer_that_the_policy_was_surest_of(policy):
     slot = replay.Buckets(share=1.0, start=0.5)
     problem = Problem("a", "1+2=", "3")
@@ -1173,6 +1239,10 @@ def test_adarft_target_follows_the_reward(marks, target):
     adarft = curricula.AdaRft()
     adarft.feedback(table(a=marks), HERE)
     assert adarft.target == pytest.approx(target, abs=5e-3)
+    # The target does not leave the scale.
+    adarft.target = 99.0
+    adarft.feedback(table(a="11111"), HERE)
+    assert adarft.target == 100
 
 
 @pytest.mark.parametrize("difficulties", [5, [5.0], {"a": 101.0}, {"a": None}])

@@ -42,6 +42,12 @@ def test_parts_are_summed_by_weight_and_recorded():
     assert rollouts["reward_correct"].tolist() == [1, 0, 1]
 
 
+def test_two_boxes_earn_nothing():
+    texts = [r"\boxed{1}", r"\boxed{1} or \boxed{2}", "1"]
+    found = Boxed()(table(texts, [0.0] * 3, [1] * 3), Sampling())
+    assert found.tolist() == [1, 0, 0]
+
+
 @pytest.mark.parametrize("names", ["think", (), None, ("",), (1,)])
 def test_names_of_tags_are_a_list_of_texts(names):
     with pytest.raises(ValueError, match="names="):

@@ -220,6 +220,24 @@ def test_old_responses_join_behind_those_of_the_round():
     assert outcome.advantages.tolist() == [-1, 0, 0, 1]
 
 
+def test_the_selector_is_told_ages_and_everything_that_was_sampled():
+    """The allocator drops problem b, and a response of round 1 joins in round 3."""
+    seen = []
+
+    def with_one_of_round_1(rollouts, candidates):
+        old = rollouts.take([0]).assign(round=[1])
+        return Rollouts.concat([rollouts, old]), np.append(candidates, len(rollouts))
+
+    class Watching(Slot):
+        def select(self, rollouts, context):
+            seen.append((rollouts["age"].tolist(), context.sampled.problem.tolist()))
+            return Selection([0])
+
+    asking = Asking([[2, 2]], rows=[0, 1])
+    played(allocator=asking, replay=Joining(with_one_of_round_1), selector=Watching())
+    assert seen == [([0, 0, 2], ["a", "a", "b", "b"])]
+
+
 # What is wrong: each message begins with the slot's name
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -24,8 +25,8 @@ from workbench.analysis.cost import CostModel
 from workbench.analysis.courses import Course
 from workbench.records import RecordError
 from workbench.trials import Trial
-from workbench.trials.trial import _looks
-from workbench.trials.tuning import FIRST_SEED
+from workbench.trials.trial import DIVERGED, _looks
+from workbench.trials.tuning import FIRST_SEED, Point
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = Path(__file__).with_name("trial_script.py")
@@ -280,6 +281,36 @@ def test_a_plan_that_was_being_written_when_the_call_died_is_no_other_thing(tmp_
 
 class Alike(wb.selectors.All):
     """What GRPO does, as a class of one's own."""
+
+
+TUNED = SimpleNamespace(best=Point(1e-3))
+
+
+@pytest.mark.parametrize("asked, every", [(None, 12), (7, 7)])
+def test_runs_of_the_comparison_are_evaluated_five_times_or_as_often_as_asked(
+    asked, every, tmp_path
+):
+    trial = Trial("pods", out=tmp_path / "trial", rounds=60, evaluate_every=asked)
+    assert trial._final("pods", TUNED, 0).values["evaluate_every"] == every
+
+
+def test_a_run_of_another_definition_is_refused_in_ones_own_directory_alone(tmp_path):
+    trial = Trial("pods", out=tmp_path / "mine", rounds=60)
+    trial._beside = [tmp_path / "beside"]
+    case = trial._final("pods", TUNED, 0)
+
+    def has_diverged(folder, **values):
+        logs = folder / case.logs.relative_to(trial.out)
+        other = dataclasses.replace(case, logs=logs, values=case.values | values)
+        other.end("failed", f"{DIVERGED}: the loss is nan")
+
+    has_diverged(tmp_path / "beside", rounds=61)
+    assert not trial._is_over(case)
+    has_diverged(tmp_path / "mine", rounds=61)
+    with pytest.raises(ValueError, match="was made there by another definition of 'pods'"):
+        trial._is_over(case)
+    has_diverged(tmp_path / "mine")
+    assert trial._is_over(case)
 
 
 @pytest.mark.parametrize("luck", range(8))

@@ -41,6 +41,12 @@ def test_the_grid_then_the_rates_beside_the_best_then_seeds_for_the_better_half(
     assert [{seed for _, seed in stage} for stage in stages] == [{7}, {7}, {8}, {9}]
 
 
+def test_of_an_odd_number_of_rates_the_middle_one_goes_on():
+    # Five and two beside the best, then four of the seven, then three.
+    coarse = coarse_grid(1e-3, [1e-3 * 2**k for k in range(5)])
+    assert effort(coarse, SEEDS) == 7 + 4 + 3
+
+
 @pytest.mark.parametrize("best, beside", [(8e-4, [5.66e-4, 1.13e-3]), (1e-4, [7.07e-5, 1.41e-4])])
 def test_both_sides_of_the_best_rate_are_tried_where_it_is_the_first_or_the_last(best, beside):
     stages = all_stages(
@@ -94,6 +100,10 @@ def test_a_run_that_falls_short_counts_with_its_pace_and_one_without_any_is_infi
     # It has made half of the way in 200 rollouts.
     assert cost(0.2, 0.3, 0.35) == pytest.approx(400)
     assert cost(0.4, 0.3, 0.2) == math.inf
+    # One that begins at the target has it at its first evaluation.
+    assert cost(0.5, 0.6, 0.7) == pytest.approx(100)
+    # One that never leaves its start makes no way.
+    assert cost(0.4, 0.4, 0.4) == math.inf
 
 
 def test_what_was_tried_has_all_seeds_and_its_range_is_within_a_tenth():
@@ -113,6 +123,11 @@ def test_what_was_tried_has_all_seeds_and_its_range_is_within_a_tenth():
     assert len(found.curve) == 10
     row = found.curve.set_index(["learning_rate", "seed"]).loc[(2e-4, 7)]
     assert (row["cost"], row["reached"]) == (pytest.approx(300), True)
+    # A run that ends where it began has not collapsed, and one that ends at the target reached it.
+    level = tuned("a", {(Point(1e-3), 7): course(0.3, 0.4, 0.3)}, (7,), 0.4, "rollouts").curve
+    assert (level["collapsed"].item(), level["reached"].item()) == (False, False)
+    risen = tuned("a", {(Point(1e-3), 7): course(0.3, 0.3, 0.4)}, (7,), 0.4, "rollouts").curve
+    assert risen["reached"].item()
     # Without any learning nothing works.
     assert not tuned("a", {(Point(1e-3), 7): None}, (7,), 0.5, "rollouts").works
 
