@@ -10,6 +10,7 @@ from workbench.advantages import (
     GroupNormalized,
     LeaveOneOut,
     OfRewards,
+    PartsNormalized,
     Posterior,
     asymmetric,
     batch_normalized,
@@ -257,6 +258,14 @@ def test_a_slot_value_is_its_function(value, function, options):
     rollouts = of_groups([1, 0, 0, 1, 1, 1, 0.5], "aaabbba")
     expected = function(rollouts.reward, rollouts.problem, **options)
     np.testing.assert_array_equal(value(rollouts, Context()), expected)
+
+
+def test_parts_add_eps_to_the_deviation_of_the_group_and_of_the_batch():
+    # The sample deviation of 0 and 1 is the root of .5, and that of -x and x is x times that of 2.
+    x = 0.5 / (0.5**0.5 + 0.5)
+    expected = x / (2**0.5 * x + 0.5)
+    found = PartsNormalized(eps=0.5)(of_groups([0.0, 1.0], "aa"), Context())
+    assert found.tolist() == pytest.approx([-expected, expected])
 
 
 def test_groups_are_those_of_the_table():

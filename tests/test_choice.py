@@ -186,6 +186,9 @@ READ = [
     ("The answer is A, also C", "AC"),
     ("The answer is either A or B", "AB"),
     ("The answer is both A and D", "AD"),
+    # Of a statement 300 characters are read: C is the last of these, and the first behind them.
+    ("The answer is A" + ", A" * 98 + " or C", "AC"),
+    ("The answer is A" + ", A" * 99 + ", C", "A"),
     ("(D) Both A and B", "D"),
     ("D) Both A and B", "D"),
     ("The answer is (D) both A and B", "D"),

@@ -752,6 +752,31 @@ def test_groups_of_one_start_stay_together_in_a_replay(replay, groups):
         assert 1 in joined.round[joined.group == "a"]
 
 
+def test_drafts_are_the_responses_of_the_latest_visit():
+    course = courses.Speculative()
+    course.feedback(finished(["a", "b"], [True] * 2, [2, 3]), HERE)
+    # Problem a comes again, and replay brings an old response to b along.
+    again = finished(["a", "b"], [True] * 2, [4, 5]).assign(round=[2, 1])
+    course.feedback(again, replace(HERE, round=2))
+    stored = course.stored
+    assert sorted(zip(stored.problem.tolist(), stored.lengths.tolist())) == [("a", 4), ("b", 3)]
+
+
+def test_a_draft_is_read_with_its_prompt():
+    course = courses.Speculative()
+    token = {
+        name: Ragged.of([[-1.0] * 6], np.float32) for name in ("old_logprobs", "token_entropy")
+    }
+    table = finished(["a"], [True], [6]).assign(prompt=Ragged.of([[1, 2, 3]], np.int32), **token)
+    course.feedback(table, HERE)
+    policy = SimpleNamespace(rescored=lambda old, temperature: old)
+    context = replace(HERE, round=2, policy=policy)
+    plan = course.plan(PROBLEMS, np.array([1, 1]), np.zeros(2, int), context)
+    # The policy is the same, so that all tokens but the last one are kept.
+    assert plan.prefixes.lengths.tolist() == [5, 0]
+    assert plan.read.tolist() == [3 + 6, 0]
+
+
 def certain(rollouts, temperature):
     return torch.zeros(len(rollouts), int(rollouts.lengths.max()))
 

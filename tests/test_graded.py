@@ -22,6 +22,11 @@ from workbench.utils.descriptions import describe
 from workbench.verifiers import Scores, Verifier
 
 
+def test_a_grade_at_the_bar_is_right():
+    assert Scores.graded([0.4, 0.5, 0.6], solved=0.5).correct.tolist() == [False, True, True]
+    assert not Scores.graded([0.4, 0.5, 1.0]).correct.any()
+
+
 def drawn(allocator, rewards, judged=False, method=None):
     """The problems that an allocator goes on with; rewards by the name of the problem."""
 

@@ -71,12 +71,13 @@ class TestVerdictsThatErr:
         table = rollouts_of(LAB.stressed(missed=0.4), tmp_path / "run", method=method)
         rounds = wb.load(tmp_path / "run").rounds.set_index("round")
         assert len(rounds) == 4
-        if method.name == "rlep":
-            # Right answers that were missed are not kept, so only new rollouts are misjudged.
-            wrong = (table["truth"] != table["correct"]) & table["trained"]
-            trained = rounds["misjudged_trained"] * rounds["trained"]
-            expected = wrong.groupby(table["round"]).sum()
-            assert trained.to_numpy() == pytest.approx(expected.to_numpy())
+        wrong = (table["truth"] != table["correct"]) & table["trained"]
+        trained = rounds["misjudged_trained"] * rounds["trained"]
+        # An old response stands in the table of every round that it takes part in.
+        expected = wrong.groupby(table["round"] + table["age"]).sum()
+        assert trained.to_numpy() == pytest.approx(expected.to_numpy())
+        # RLEP keeps no right answers that were missed, so only new rollouts are misjudged.
+        assert wrong[table["age"] > 0].any() == (method.name == "experience_replay")
 
     def test_evaluations_ask_for_the_truth(self, tmp_path):
         first = []

@@ -68,6 +68,13 @@ def test_a_look_decides_at_its_nominal_level(looks):
         assert sequential.overall_p(nominal * 1.02, n, looks) > sequential.ALPHA
 
 
+def test_what_no_draw_has_reached_is_not_called_impossible():
+    # One of all draws without a difference, and of this one, is as extreme.
+    assert sequential.overall_p(0.0, 5, LOOKS) == 1 / (sequential.DRAWS + 1)
+    assert sequential.overall_p(1.0, 5, LOOKS) == 1
+    assert sequential.overall_p(0.0, 8, [8]) == 0
+
+
 def test_the_interval_leaves_1_out_exactly_where_one_arm_is_decided():
     rng = np.random.default_rng(0)
     for _ in range(200):

@@ -47,11 +47,12 @@ from workbench.advantages import GroupNormalized, OfRewards, group_normalized, p
 from workbench.objectives import Objective
 from workbench.problems import Problem
 from workbench.replay import CorrectResponses
-from workbench.rollouts import Context, Ragged
+from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import choose
 from workbench.selectors import max_variance
 from workbench.slots import Selection, Slot
-from workbench.trl.batches import deal
+from workbench.trl.batches import BatchingTrainer, deal
+from workbench.trl.sampling import RoundSampler
 from workbench.trl.setup import LOSSES
 from workbench.trl.table import Padding
 
@@ -204,6 +205,60 @@ def _gradient_of_mean_entropy(one, outcome):
     entropy = entropy * torch.as_tensor(rows["gradient"])[:, None]
     (entropy.sum() / rows.lengths.sum()).backward()
     return torch.cat([parameter.grad.flatten() for parameter in one.model.parameters()])
+
+
+def test_a_response_is_truncated_unless_an_end_or_a_padding_token_ends_it():
+    """Ends are 1 and 2, padding is 0, and the prompts stand on the right of TRL's columns."""
+    prompts = {"prompt_ids": torch.tensor([[0, 0, 8], [0, 7, 8], [6, 7, 8], [6, 7, 8]])}
+    prompts["prompt_mask"] = torch.tensor([[0, 0, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]])
+    responses = [[5, 1], [5, 2], [5, 0], [1, 5]]
+    trainer = SimpleNamespace(
+        draw=lambda rows: (prompts, (np.ones((4, 1)), responses, ["text"] * 4)),
+        eos_token_ids=[1, 2],
+        padding=SimpleNamespace(token=0),
+        reads_sampler=False,
+    )
+    sampler = SimpleNamespace(
+        trainer=trainer, driver=SimpleNamespace(needs=set()), rows={"a": {"prompt": "a?"}}
+    )
+    rollouts, _ = RoundSampler._sample_share(sampler, ["a"] * 4)
+    assert rollouts.truncated.tolist() == [False, False, False, True]
+    assert [ids.tolist() for ids in rollouts.prompt] == [[8], [7, 8], [6, 7, 8], [6, 7, 8]]
+
+
+def test_the_entropy_of_a_response_is_the_mean_over_its_own_tokens():
+    rollouts = Rollouts(problem=["a", "b"], response=Ragged.of([[5], [5, 6, 7]], np.int32))
+    mask = torch.tensor([[1, 0, 0], [1, 1, 1]])
+    entropy = torch.tensor([[0.5, 9.0, 9.0], [0.25, 0.5, 1.5]])
+    trainer = SimpleNamespace(
+        model=None,
+        padding=SimpleNamespace(tokens=lambda rollouts: {"completion_mask": mask}),
+        score_tokens=lambda *given, **options: (-entropy, entropy),
+    )
+    sampler = SimpleNamespace(trainer=trainer, driver=SimpleNamespace(needs={"token_entropy"}))
+    found = RoundSampler._with_logprobs(sampler, rollouts)
+    assert found.entropy.tolist() == [0.5, 0.75]
+    assert found["token_entropy"].values.tolist() == [0.5, 0.25, 0.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    "setting, computed",
+    [
+        ({}, [0]),
+        ({"has_penalty": True}, [0, 1]),
+        ({"aux_loss_enabled": True}, [0, 1]),
+        ({"args": SimpleNamespace(top_entropy_quantile=0.2)}, [0, 1]),
+        ({"loss_type": "bnpo"}, [0, 1]),
+    ],
+    ids=["plain", "penalty", "auxiliary", "quantile", "bnpo"],
+)
+def test_a_row_without_advantage_is_computed_where_another_term_reaches_it(setting, computed):
+    plain = {"has_penalty": False, "aux_loss_enabled": False, "loss_type": "grpo"}
+    plain["args"] = SimpleNamespace(top_entropy_quantile=1.0)
+    chosen = {"gradient": np.array([True, True, False])}  # the last one is an old response
+    trainer = SimpleNamespace(**plain | setting)
+    rows = BatchingTrainer._rows_to_compute(trainer, chosen, np.array([-1.0, 0.0, 1.0]))
+    assert rows.tolist() == computed
 
 
 def test_fillers_are_no_micro_batches_without_entropy(tmp_path):

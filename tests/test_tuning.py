@@ -132,6 +132,21 @@ def test_what_was_tried_has_all_seeds_and_its_range_is_within_a_tenth():
     assert not tuned("a", {(Point(1e-3), 7): None}, (7,), 0.5, "rollouts").works
 
 
+def test_a_rate_is_as_good_within_a_tenth_and_the_last_ones_are_edges():
+    def found(rollouts):
+        """By learning rate, the rollouts after which a run has made .3 of accuracy."""
+        runs = {
+            (Point(rate), 7): course(*(0.2 + 30 / needed * np.arange(6)))
+            for rate, needed in rollouts.items()
+        }
+        return tuned("a", runs, (7,), 0.5, "rollouts")
+
+    beside = found({5e-4: 324, 1e-3: 300, 2e-3: 345})
+    assert (beside.low, beside.high, beside.at_edge) == (5e-4, 1e-3, False)
+    assert found({1e-3: 400, 2e-3: 300}).at_edge
+    assert found({1e-3: 300, 2e-3: 400}).at_edge
+
+
 def parabola(bottom, rates=(2.5e-4, 5e-4, 7.07e-4, 1e-3, 1.41e-3, 2e-3)):
     """Costs of runs that lie on a parabola over the logarithm of the rate."""
     return {(Point(rate), 7): math.log(rate / bottom) ** 2 / 4 for rate in rates}
@@ -142,6 +157,18 @@ def test_the_rate_that_is_taken_is_the_lowest_point_of_a_parabola(bottom):
     assert tuning.lowest(parabola(bottom), Point(1e-3)).learning_rate == pytest.approx(
         bottom, rel=0.01
     )
+
+
+def test_the_rate_that_is_taken_is_none_below_those_tried():
+    rates = (2.5e-4, 3.5e-4, 5e-4)
+    assert tuning.lowest(parabola(2e-4, rates), Point(2.5e-4)) == Point(2.5e-4)
+    assert tuning.lowest(parabola(6e-4, rates), Point(5e-4)) == Point(5e-4)
+
+
+@pytest.mark.parametrize("bottom, taken", [(3e-4, 7.07e-4), (3e-3, 1.41e-3)])
+def test_the_rate_that_is_taken_is_within_half_a_step_of_the_best_one(bottom, taken):
+    # The parabola is lowest far away from the rate that was the best one of those tried.
+    assert tuning.lowest(parabola(bottom), Point(1e-3)).learning_rate == taken
 
 
 @given(st.lists(st.floats(-5, 5) | st.just(math.inf), min_size=6, max_size=6))

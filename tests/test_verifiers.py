@@ -246,7 +246,8 @@ def test_equal_pairs_are_asked_once():
         for _ in range(2):
             assert verifier.score(responses, ["0.1"] * 10).correct.sum() == 5
         assert [n for n in asked if n] == [2]
-        verifier.score([r"\boxed{0.5}", r"\boxed{0.6}", r"\boxed{0.7}"], ["1"] * 3)
+        for _ in range(2):  # as many as are kept
+            verifier.score([r"\boxed{0.5}", r"\boxed{0.6}", r"\boxed{0.7}"], ["1"] * 3)
         verifier.score([r"\boxed{0.1}"], ["0.1"])  # was dropped
         assert [n for n in asked if n] == [2, 3, 1]
 

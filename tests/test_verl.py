@@ -158,6 +158,8 @@ def test_acc_says_what_is_correct_and_without_it_the_reward():
     assert functions.Verdict(solved=0.9)(at_the_bar, [None]).tolist() == [True]
     assert verdict(reward, [False, 1.0, 0, np.True_]).tolist() == [False, True, False, True]
     assert verdict(reward, [None, 0, None, 1]).tolist() == [True, False, True, True]
+    # Nothing but 1 says that it is.
+    assert verdict(reward, [0.5, 2, -1, np.nan]).tolist() == [False] * 4
 
 
 def test_rewards_that_do_not_say_what_is_correct_warn_once(caplog):
