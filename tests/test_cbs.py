@@ -16,7 +16,7 @@ from workbench.analysis.runs import load_all
 from workbench.grpo import mini_batches
 from workbench.replay import Buffer, CorrectResponses
 from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.scheduler import FEATURES, Scheduler, epsilon, features
+from workbench.scheduler import FEATURES, Scheduler, _mean_reward_and_entropy, epsilon, features
 
 SMALL = dict(problems_per_round=8, evaluate_every=0, checkpoint_every=2)
 
@@ -164,6 +164,16 @@ class NothingInRoundTwo(Uniform):
     def allocate(self, problems, context):
         yield from super().allocate(problems, context)
         return np.empty(0, np.int64) if context.round == 2 else None
+
+
+def test_the_mean_reward_counts_what_the_allocator_has_thrown_away():
+    table = sampled(1).assign(age=np.zeros(4, int))
+    kept = table.take([0, 1])
+    context = Context(round=1, sampled=table)
+    assert _mean_reward_and_entropy(kept, context) == pytest.approx([1 / 4, 0.1])
+    # Outside of a round nobody says what was sampled, and old responses are left out.
+    old = kept.assign(age=np.array([0, 1]))
+    assert _mean_reward_and_entropy(old, Context(round=1)) == pytest.approx([1, 0.1])
 
 
 def test_a_round_without_candidates_measures_nothing(tmp_path):

@@ -1243,6 +1243,9 @@ def test_adarft_target_follows_the_reward(marks, target):
     adarft.target = 99.0
     adarft.feedback(table(a="11111"), HERE)
     assert adarft.target == 100
+    # Old responses do not move it.
+    adarft.feedback(table(a="00000"), Context(round=2))
+    assert adarft.target == 100
 
 
 @pytest.mark.parametrize("difficulties", [5, [5.0], {"a": 101.0}, {"a": None}])

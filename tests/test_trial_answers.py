@@ -73,6 +73,9 @@ def test_what_no_draw_has_reached_is_not_called_impossible():
     assert sequential.overall_p(0.0, 5, LOOKS) == 1 / (sequential.DRAWS + 1)
     assert sequential.overall_p(1.0, 5, LOOKS) == 1
     assert sequential.overall_p(0.0, 8, [8]) == 0
+    # Where the last look has all of the error, the luck of the draws makes it no surer than that.
+    ps = np.linspace(0.01, 0.99, 99)
+    assert all(sequential.overall_p(p, 3, (2, 3), shape=50.0) >= p for p in ps)
 
 
 def test_the_interval_leaves_1_out_exactly_where_one_arm_is_decided():
