@@ -129,10 +129,8 @@ def test_prefix_sampling_tries_skewed_problems_again():
     table = finished(problem, right, lengths).assign(response=Ragged.of(tokens, np.int32))
     course.feedback(table, HERE)
     # What a hard problem goes on from was right, and what an easy one goes on from was wrong.
-    assert {name: tokens[0] for name, (_, tokens) in course.prefixes.items()} == {
-        "hard": 5,
-        "easy": 50,
-    }
+    first = {name: prefix[0] for name, (_, prefix) in course.prefixes.items()}
+    assert first == {"hard": 5, "easy": 50}
     assert {name: (hard, len(tokens)) for name, (hard, tokens) in course.prefixes.items()} == {
         "hard": (True, 15),
         "easy": (False, 5),

@@ -167,34 +167,26 @@ def test_a_part_that_fails_is_named_in_the_report_and_the_others_run(out, monkey
     assert not (out / "logs" / "grpo.done").exists()
 
 
-def test_on_a_cpu_a_part_that_fails_is_named_and_the_others_run(out, monkeypatch):
+@pytest.mark.parametrize("failing, further", [("grpo", None), ("model", ["report"])])
+def test_on_a_cpu_a_part_that_fails_is_named_and_what_needs_it_is_left_out(
+    out, monkeypatch, failing, further
+):
+    """All other parts run, but without a model there is nothing to run."""
+    parts = settings_of(out, *TINY).parts
+    before, after = parts[: parts.index(failing) + 1], parts[parts.index(failing) + 1 :]
     asked = []
 
-    def fails_at_grpo(part, settings):
+    def fails(part, settings):
         asked.append(part)
-        if part == "grpo":
+        if part == failing:
             raise RuntimeError("out of memory")
         return part != "report" or report.make(settings)
 
-    monkeypatch.setattr(first_run, "work", fails_at_grpo)
+    monkeypatch.setattr(first_run, "work", fails)
     assert first_run.main(["--out", str(out), *TINY]) == 1
-    assert asked == settings_of(out, *TINY).parts
-    assert "**grpo has failed:** `RuntimeError: out of memory`" in (out / "report.md").read_text()
-
-
-def test_without_a_model_nothing_is_run_but_the_report(out, monkeypatch):
-    asked = []
-
-    def fails_at_the_model(part, settings):
-        asked.append(part)
-        if part == "model":
-            raise RuntimeError("no such model")
-        return part != "report" or report.make(settings)
-
-    monkeypatch.setattr(first_run, "work", fails_at_the_model)
-    assert first_run.main(["--out", str(out), *TINY]) == 1
-    assert asked == ["doctor", "model", "report"]
-    assert "**model has failed:** `RuntimeError: no such model`" in (out / "report.md").read_text()
+    assert asked == before + (after if further is None else further)
+    page = (out / "report.md").read_text()
+    assert f"**{failing} has failed:** `RuntimeError: out of memory`" in page
 
 
 def test_later_pieces_have_the_settings_of_the_first_one(out, monkeypatch, capsys):

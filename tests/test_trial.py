@@ -190,12 +190,12 @@ def test_the_command_ends_in_the_sentence_the_tables_and_the_page(tmp_path, monk
 # What is refused, or told at once
 
 
-@pytest.mark.parametrize("arms", [["grpo"], ["pods", "pods"], ["pods", "my_methods:pods"]])
+@pytest.mark.parametrize("arms", [["grpo"], ["pods", "pods"], ["pods", "workbench.methods:pods"]])
 def test_the_command_names_two_arms_of_one_label_as_a_shell_can_mend_it(tmp_path, arms):
     out = tmp_path / "out"
     told = CliRunner().invoke(main, ["trial", *arms, "--against", "grpo", "--out", str(out)])
     assert told.exit_code == 1
-    assert "counting the baseline (--against)" in told.output and "{" not in told.output
+    assert "counting the baseline" in told.output and "{" not in told.output
     assert not out.exists()
 
 

@@ -6,8 +6,8 @@ runs in a process of its own, because a vLLM that shares its weights with Unslot
 until its process ends. Nothing is downloaded unless a name on the hub is given.
 
 One call works for about nine minutes and ends with status 75 while there is more to do; the next
-call goes on where it stopped. A part that fails is named in the report, and the others still run;
-where the model could not be made there is nothing to run.
+call goes on where it stopped. A part that fails is named in the report, and the others still run.
+Only where the model could not be made, nothing but the report follows.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import inf
@@ -106,7 +105,7 @@ class Settings:
 
     def refusal(self) -> str | None:
         """Why these settings cannot be run, None if they can."""
-        wrong = next(self.wrong_numbers(), None)
+        wrong = self.wrong_number()
         if wrong:
             return wrong
         if self.device == "cuda" and not has_cuda():
@@ -121,17 +120,18 @@ class Settings:
             return f"--out {self.out} holds a first run with another {options}; name another folder"
         return None
 
-    def wrong_numbers(self) -> Iterator[str]:
-        """What is wrong with counts and rates, a line each."""
+    def wrong_number(self) -> str | None:
+        """What is wrong with the first wrong count or rate, None if all can be run."""
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value < least:
-                yield f"--{name.replace('_', '-')} {value}: {least} or more is needed"
+                return f"--{name.replace('_', '-')} {value}: {least} or more is needed"
         if self.kept > self.sampled:
-            yield f"--kept {self.kept}: no more than --sampled {self.sampled} can be kept"
+            return f"--kept {self.kept}: no more than --sampled {self.sampled} can be kept"
         for rate in self.rates:
             if not 0 < rate < inf:
-                yield f"--rates {rate:g}: a learning rate above 0 is needed"
+                return f"--rates {rate:g}: a learning rate above 0 is needed"
+        return None
 
     def file(self, name: str) -> Path:
         """The JSON file that a part leaves behind."""

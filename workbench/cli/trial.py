@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -62,7 +61,6 @@ def trial(
       python -m workbench trial my_methods:mine --against grpo --out runs/mine
       python -m workbench trial pods ar3po --lab pool=1024 --out runs/two
     """
-    check_labels([against, *arms])
     import workbench as wb
     from workbench import config
 
@@ -94,25 +92,6 @@ def trial(
     # There is no page where every arm turned out not to be compared.
     if done.answers:
         say(os.path.relpath(done.report(done.out / "trial.html")))
-
-
-def check_labels(names: Sequence[str]) -> None:
-    """ValueError where two arms would have the same label: a shell cannot give them others.
-
-    Examples
-    --------
-    >>> check_labels(["grpo", "pods", "my_methods:mine"])
-    >>> check_labels(["mine", "my_methods:mine"])  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ValueError: two arms are called 'mine', counting the baseline (--against); name each method ...
-    """
-    labels = [name.partition(":")[2] or name for name in names]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise ValueError(
-                f"two arms are called {label!r}, counting the baseline (--against); name each "
-                "method once, and give functions of your own names of their own"
-            )
 
 
 def write_tables(folder: Path, **tables: pd.DataFrame) -> None:

@@ -127,7 +127,8 @@ def arms(given: Any, against: Any = "grpo") -> list[Arm]:
         check_label(label)
         if labels.count(label) > 1:
             raise ValueError(
-                f"arms: two are called {label!r}; give labels, as in {{'one': ..., 'two': ...}}"
+                f"arms: two are called {label!r}, counting the baseline; name each method once, or "
+                "give labels in Python, by a dict from label to arm"
             )
     return made
 
