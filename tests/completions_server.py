@@ -24,20 +24,19 @@ LONGEST = 128  # tokens of prompt and response
 class Server(ThreadingHTTPServer):
     """Listens at a port of this machine; 0 for any that is free.
 
-    It refuses its first `busy` requests with status 503, and kills its own process in the middle of
-    its `last` request.
+    It kills its own process in the middle of its `last` request.
     """
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, port=0, busy=0, last=None):
+    def __init__(self, port=0, last=None):
         super().__init__(("127.0.0.1", port), Handler)
         self.policy = tiny_policy()
         self.lock = threading.Lock()
-        self.busy = busy
         self.last = last
         self.asked = []
+        self.busy = 0  # up to which request all are refused with status 503
         self.ended = None  # why every response ends, in place of the true reason
 
     def handle_error(self, *_):
@@ -119,8 +118,8 @@ def respond(policy, path, body, ended=None):
     }
 
 
-def serve(port, busy, last, told):
+def serve(port, last, told):
     """Answer requests until this process is killed; the port is told."""
-    server = Server(port, busy, last)
+    server = Server(port, last)
     told.send(server.server_address[1])
     server.serve_forever()

@@ -106,9 +106,14 @@ def test_sizes_by_hand():
     assert aero.sizes([FRAME[:8]]).loc["high", "sampled"] == 0
 
 
+def saved(frame, baseline, **options):
+    """`aero.savings` of rollouts."""
+    return aero.savings(aero.groups(frame), aero.groups(baseline), **options)
+
+
 def test_savings_by_hand_add_up():
     """A baseline of the same rollouts, all of them trained on and twice as long."""
-    parts = aero.savings(FRAME, FRAME.assign(selected=True, length=16, prompt=4))
+    parts = saved(FRAME, FRAME.assign(selected=True, length=16, prompt=4))
     start = 2 * (2 * SAMPLED + 6 * EVERY)
     assert parts.sum() == pytest.approx(100)
     assert parts["allocation"] == pytest.approx(50)
@@ -118,7 +123,7 @@ def test_savings_by_hand_add_up():
 
 
 def test_a_baseline_that_skips_groups_all_alike_makes_them_a_cost():
-    parts = aero.savings(FRAME, FRAME.assign(selected=True), skip=True)
+    parts = saved(FRAME, FRAME.assign(selected=True), skip=True)
     # The visits of "never" (8 rollouts) and "always" (4) are all alike: 120 tokens.
     start = 2 * SAMPLED + 6 * (EVERY - 120)
     assert parts["allocation"] == 0
@@ -129,13 +134,13 @@ def test_a_baseline_that_skips_groups_all_alike_makes_them_a_cost():
 
 def test_savings_at_a_price_of_sampling_by_hand():
     """Half as many tokens trained on and as many sampled, at a price of 2."""
-    parts = aero.savings(FRAME, FRAME.assign(selected=True), price=2)
+    parts = saved(FRAME, FRAME.assign(selected=True), price=2)
     start = 2 * SAMPLED + EVERY
     assert parts["allocation"] == 0
     assert parts["left"] == pytest.approx(100 * (2 * SAMPLED + KEPT) / start)
     assert parts.sum() == pytest.approx(100)
     with pytest.raises(ValueError, match="price"):
-        aero.savings(FRAME, FRAME, price=0)
+        saved(FRAME, FRAME, price=0)
 
 
 def test_what_is_left_is_what_a_real_run_spent(tmp_path):
@@ -161,7 +166,7 @@ def test_what_is_left_is_what_a_real_run_spent(tmp_path):
         assert means["all"] == pytest.approx(recorded)
     ours, our_flops = spent["aero"]
     baseline, baseline_flops = spent["grpo"]
-    left = aero.savings(ours, baseline)["left"]
+    left = saved(ours, baseline)["left"]
     assert left == pytest.approx(100 * our_flops / baseline_flops)
 
 

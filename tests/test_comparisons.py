@@ -260,3 +260,12 @@ def test_courses_are_what_comparisons_read(tmp_path):
         "a", 0, np.array([0, 2]), np.array([0.5, 0.5]), groups["a"][0].rounds, groups["a"][0].path
     )
     assert comparisons.common_budget({"a": {0: course}}, "rollouts") == 40
+
+
+def test_an_evaluated_round_that_is_missing_is_named(tmp_path):
+    """What had been spent by then is not known, and the next round's sum is another one."""
+    groups = two_arms(tmp_path, seeds=(0,))
+    table = groups["a"][0].rounds
+    course = Course("a", 0, np.array([0, 2]), np.array([0.5, 0.5]), table[table["round"] != 2], "a")
+    with pytest.raises(ValueError, match="a: rounds that were evaluated are missing"):
+        course.places("rollouts")

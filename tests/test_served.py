@@ -54,9 +54,9 @@ def lab_at(url, **options):
 
 
 @contextlib.contextmanager
-def at(port=0, busy=0, last=None):
+def at(port=0, last=None):
     """The process of a server, and its address."""
-    with started(serve, port, busy, last) as (process, told):
+    with started(serve, port, last) as (process, told):
         yield process, f"http://127.0.0.1:{told.recv()}"
         process.kill()
 
@@ -145,10 +145,12 @@ def test_a_server_that_comes_back_in_time_is_waited_for(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_busy_server_is_asked_again():
-    with at(busy=2) as (_, url):
-        served = ServedPolicy(Server(url, **{**QUICK, "retries": 2}), "tiny", "{prompt}")
-        assert len(served.generate(PROMPTS[:1], [1], SAMPLING, 0)) == 1
+def test_a_busy_server_is_asked_again(local, monkeypatch):
+    asked = len(local.asked)
+    monkeypatch.setattr(local, "busy", asked + 2)
+    served = ServedPolicy(Server(url_of(local), **{**QUICK, "retries": 2}), "tiny", "{prompt}")
+    assert len(served.generate(PROMPTS[:1], [1], SAMPLING, 0)) == 1
+    assert len(local.asked) == asked + 3
 
 
 def test_what_is_refused_is_not_asked_again(local):
@@ -272,6 +274,7 @@ def test_a_run_that_is_trained_here_and_sampled_there(local, tmp_path):
     assert all(row["steps"] == 1 and row["sampler_gap"] < 1e-3 for row in rows)
 
 
+@pytest.mark.slow
 def test_a_server_that_has_lost_the_weights_is_not_asked_again(tmp_path):
     """Started again it would have those that it began with."""
     with at(last=2) as (_, url):

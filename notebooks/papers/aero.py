@@ -305,8 +305,8 @@ def sizes(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
 
 
 def savings(
-    frame: pd.DataFrame,
-    baseline: pd.DataFrame,
+    of_arm: pd.DataFrame,
+    of_baseline: pd.DataFrame,
     *,
     skip: bool = False,
     price: float = cost.FLOP_PRICE,
@@ -315,9 +315,9 @@ def savings(
 
     Parameters
     ----------
-    frame : DataFrame
-        As for `groups`, of a run of AERO.
-    baseline : DataFrame
+    of_arm : DataFrame
+        What `groups` makes of a run of AERO.
+    of_baseline : DataFrame
         The same of a run that trains on all it samples, of as many rounds.
     skip : bool
         The baseline computes no group whose rollouts are all alike, which has no advantage there,
@@ -338,8 +338,6 @@ def savings(
     parameters.
     """
     positive_number("price", price)
-    of_arm = groups(frame)
-    of_baseline = groups(baseline)
     # Step by step from the baseline's cost: first as if everything sampled were trained on, then
     # with what each kind of group leaves out. The steps thus add up to the whole saving.
     start = price * of_baseline["sampled"].sum() + _computed(of_baseline, skip)
@@ -843,10 +841,9 @@ class Outcomes:
         }
         ours, baseline = self.frames["AERO"], self.frames["GRPO, 16"]
         common = sorted(set(ours) & set(baseline))
+        pairs = {seed: (groups(ours[seed]), groups(baseline[seed])) for seed in common}
         return {
-            case: pd.DataFrame(
-                {seed: savings(ours[seed], baseline[seed], **options) for seed in common}
-            ).T
+            case: pd.DataFrame({seed: savings(*pair, **options) for seed, pair in pairs.items()}).T
             for case, options in cases.items()
         }
 

@@ -83,8 +83,13 @@ class Course:
 
     def places(self, unit: str | Unit) -> np.ndarray:
         """What had been spent at each evaluation, (E,) float64."""
-        # The sums have an entry for every round, of which the evaluated ones are picked.
-        return _cumulative(self.table, unit, self.path).loc[self.rounds].to_numpy()
+        numbers, totals = _totals(self.table, unit, self.path)
+        # Rounds are in order, so an evaluated one is found by bisection. A Series that is indexed
+        # by round would take ten times as long, and this is asked thousands of times for one table.
+        found = np.searchsorted(numbers, self.rounds)
+        if not np.isin(self.rounds, numbers).all():
+            raise ValueError(f"{self.path}: rounds that were evaluated are missing")
+        return totals[found]
 
     def score_at(self, unit: str | Unit, budget: float) -> float:
         """The score when `budget` had been spent, linear between two evaluations.
@@ -198,7 +203,8 @@ def spent(record: Record, unit: str | Unit) -> pd.Series:
         "tokens_sampled", "tokens_trained" (with a gradient), "tokens_selected", or a
         `cost.CostModel`.
     """
-    return _cumulative(record.rounds, unit, record.path)
+    numbers, totals = _totals(record.rounds, unit, record.path)
+    return pd.Series(totals, index=numbers, name=name_of(unit))
 
 
 def comparable(groups: Any) -> None:
@@ -206,7 +212,8 @@ def comparable(groups: Any) -> None:
     known: set[str] | None = None
     for records in arms(groups).values():
         for record in records:
-            problems = set(evaluations(record)["problem"].unique())
+            # As a list, since going through a column of strings is slow.
+            problems = set(evaluations(record)["problem"].unique().tolist())
             # The first run's problems are those that all others must have.
             known = known or problems
             if problems != known:
@@ -290,7 +297,8 @@ def evaluations(record: Record) -> pd.DataFrame:
     return evals
 
 
-def _cumulative(rounds: pd.DataFrame, unit: str | Unit, path: Path) -> pd.Series:
+def _totals(rounds: pd.DataFrame, unit: str | Unit, path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the rounds with 0 before them, and what had been spent by the end of each."""
     if not isinstance(unit, str):
         values = np.cumsum(unit.per_round(rounds))
     elif unit == "round":
@@ -304,7 +312,8 @@ def _cumulative(rounds: pd.DataFrame, unit: str | Unit, path: Path) -> pd.Series
             )
         values = rounds[unit].cumsum().to_numpy(dtype=float)
     # Runs are evaluated before their first round as well, when nothing has been spent.
-    return pd.Series([0.0, *values], index=[0, *rounds["round"]], name=name_of(unit))
+    numbers = rounds["round"].to_numpy(dtype=int)
+    return np.concatenate(([0], numbers)), np.concatenate(([0.0], values))
 
 
 def _on_one_grid(courses: dict[str, dict[int, Course]]) -> dict[str, dict[int, Course]]:

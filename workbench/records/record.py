@@ -220,9 +220,11 @@ class Record:
 
     def _source(self) -> Directory | Packed:
         """The directory of the run or its place on a shelf, read anew where a file has changed."""
-        stamps = {file: stamp_of(file) for file in self._files}
-        if self._known is not None and stamps == self._stamps:
+        if self._known is not None and all(
+            stamp_of(file) == stamp for file, stamp in self._stamps.items()
+        ):
             return self._known
+        stamps = {file: stamp_of(file) for file in self._files}
         try:
             found: Directory | Packed | None = Directory(self.path)
         except FileNotFoundError:
@@ -232,7 +234,11 @@ class Record:
                 f"{self.path}: no record here ({MANIFEST} is missing){_hint(self.path)}"
             )
         self._known = found
-        self._stamps = stamps
+        # A run moves to another shelf only when its own files or its shelf change, so folders
+        # without a shelf need not be asked again at every access.
+        self._stamps = {
+            file: stamp for file, stamp in stamps.items() if stamp or file.name != SHELF
+        }
         self._frames = {}
         return found
 

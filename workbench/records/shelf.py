@@ -229,9 +229,19 @@ def packed_below(path: Path) -> list[Path]:
     The path may be a part of a shelf, such as one method's runs.
     """
     real = path.resolve()
-    shelves = filter(None, map(shelf_at, (real, *real.parents)))
-    runs = [shelf.folder / name for shelf in shelves for name in shelf.runs]
-    return [path / run.relative_to(real) for run in runs if run.is_relative_to(real)]
+    found = []
+    for folder in (real, *real.parents):
+        shelf = shelf_at(folder)
+        if shelf is None:
+            continue
+        # Names of runs are compared as text, since a shelf may have hundreds and each of them as a
+        # path would take ten times as long.
+        part = real.relative_to(folder).as_posix()
+        start = "" if part == "." else f"{part}/"
+        found += [path / name[len(start) :] for name in shelf.runs if name.startswith(start)]
+        if start and part in shelf.runs:
+            found.append(path)
+    return found
 
 
 def shelf_at(folder: Path) -> Shelf | None:
