@@ -203,6 +203,7 @@ def test_verdicts(kind):
 
 
 @both
+@pytest.mark.filterwarnings("error")
 def test_shares(kind):
     with verifier(kind, partial=True) as code:
         tests = "assert add(1, 1) == 2\nassert add(1, 2) == 0\nassert add(2, 2) == 4\nassert 1"
@@ -254,6 +255,11 @@ def test_a_fenced_program_is_taken_from_the_response():
         assert code.score(
             ["```python\n" + "#" * 200_000 + "\n```"], [io(["", ""])]
         ).status.tolist() == ["unparsed"]
+
+
+def test_a_response_without_a_program_has_passed_no_share_of_the_tests():
+    with verifier("weak", fenced=True, partial=True) as code:
+        assert code.score(["I cannot."], [io(["", "3"])]).reward.tolist() == [0]
 
 
 def test_a_program_may_end_itself_as_in_an_interactive_interpreter():

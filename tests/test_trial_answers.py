@@ -64,8 +64,8 @@ def test_arms_pass_on_their_error_and_no_more():
 @pytest.mark.parametrize("looks", [(8,), LOOKS, sequential.LOOKS])
 def test_a_look_decides_at_its_nominal_level(looks):
     for n, nominal in zip(looks, sequential.nominal_levels(looks)):
-        assert sequential.overall_p(nominal * 0.98, n, looks) <= sequential.ALPHA
-        assert sequential.overall_p(nominal * 1.02, n, looks) > sequential.ALPHA
+        assert sequential.overall_p(nominal, n, looks) <= sequential.ALPHA
+        assert sequential.overall_p(np.nextafter(nominal, 1), n, looks) > sequential.ALPHA
 
 
 def test_what_no_draw_has_reached_is_not_called_impossible():

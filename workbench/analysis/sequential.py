@@ -140,8 +140,9 @@ def overall_p(p: float, n: int, looks: Iterable[int] = LOOKS, *, shape: float = 
         return float(p)
     weight = _weights(looks, shape)[looks.index(n)]
     smallest = _smallest(looks, float(shape))
-    # One more on both sides, so that what no draw has reached is not called impossible.
-    share = (np.searchsorted(smallest, p / weight, side="right") + 1) / (len(smallest) + 1)
+    # One more on both sides, so that what no draw has reached is not called impossible. The draws
+    # are multiplied as in `nominal_levels`, where a division might round p to another draw's side.
+    share = (np.searchsorted(smallest * weight, p) + 1) / (len(smallest) + 1)
     return float(max(share, p))
 
 

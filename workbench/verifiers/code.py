@@ -207,6 +207,7 @@ class Code(Verifier):
                 ended = ended._replace(code=candidate.stop(seconds=1.0))
         finally:
             candidate.stop()
+            candidate.complaints.close()
         # Tests that the checker did not reach have written nothing, and count as not passed.
         passed = ended.output.count(b"1")
         status = ended.failure or ("ok" if passed == tests.count else "wrong")

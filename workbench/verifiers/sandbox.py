@@ -113,7 +113,8 @@ class Sandbox:
         ready, signal = Pipe(duplex=False)
         with signal:
             data = self.opening(header | {"ready": signal.fileno()}) + rest
-            return Process(self.command, _file(data), _file(), [*fds, signal.fileno()], ready)
+            with _file(data) as stdin:
+                return Process(self.command, stdin, _file(), [*fds, signal.fileno()], ready)
 
     def opening(self, header: dict[str, Any]) -> bytes:
         """What the process's standard input begins with: the header, and what to give up."""
@@ -233,14 +234,15 @@ class Process:
         is_late = is_ready and not self._ends_within(seconds, candidate or self)
         took = time.monotonic() - began
         code = self.stop()
-        if not is_ready:
-            self.complaints.seek(0)
-            words = self.complaints.read().decode(errors="replace").strip().rpartition("\n")[2]
-            raise ChildProcessError(
-                f"a sandbox did not start (exit code {code}): {words or 'no message'}"
-            )
-        self.stdout.seek(0)
-        return Ended(self.stdout.read(), code, is_late, took)
+        with self.stdout, self.complaints:
+            if not is_ready:
+                self.complaints.seek(0)
+                words = self.complaints.read().decode(errors="replace").strip().rpartition("\n")[2]
+                raise ChildProcessError(
+                    f"a sandbox did not start (exit code {code}): {words or 'no message'}"
+                )
+            self.stdout.seek(0)
+            return Ended(self.stdout.read(), code, is_late, took)
 
     def _ends_within(self, seconds: float, watched: Process | None = None) -> bool:
         end = time.monotonic() + seconds
