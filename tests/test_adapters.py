@@ -28,9 +28,11 @@ from workbench.adapters import (
     scored,
     token_advantages,
 )
+from workbench.adapters import Verdict as VerdictOfRewards
 from workbench.policies import Sampling
 from workbench.pools import Pool
 from workbench.rollouts import Ragged, Rollouts
+from workbench.rounds import Round
 from workbench.slots import NEEDS
 from workbench.trl.table import Verdict
 
@@ -306,3 +308,23 @@ def test_what_a_killed_process_left_in_a_checkpoint_goes_when_it_is_written_agai
     driver.save(folder)
     assert {path.name for path in folder.iterdir()} == {"workbench.safetensors", *mine}
     driver.load(folder)
+
+
+def test_advantages_of_tokens_hold_the_weights_of_their_rows():
+    rollouts = Rollouts(problem=["a"] * 3, response=Ragged.of([[5], [6, 7], [8]], np.int32))
+    rows, weights = np.array([1, 0]), np.array([2.0, 0.5])
+    by_token = Ragged.of([[1, -1], [3]], np.float64)
+    for advantages, expected in ((np.array([1.0, 3.0]), [2, 2, 1.5]), (by_token, [2, -2, 1.5])):
+        found = token_advantages(Round(rollouts, rows, advantages), weights)
+        assert (found.lengths.tolist(), found.values.tolist()) == ([2, 1], expected)
+
+
+def test_a_reward_of_one_or_more_is_correct_after_the_first_warning(caplog):
+    verdict = VerdictOfRewards(needed=True, advice="say it")
+    rewards = np.array([0.5, 1, 2, 0])
+    assert verdict.of_rewards(rewards, first=False).tolist() == [0, 1, 1, 0]
+    assert verdict.of_rewards(rewards, first=False).tolist() == [0, 1, 1, 0]
+    [message] = caplog.messages
+    assert message.startswith("a reward is 0.5") and "say it" in message
+    with pytest.raises(ValueError, match="correct=None"):
+        verdict.of_rewards(rewards, first=True)

@@ -304,6 +304,14 @@ def test_epoch_mean():
     assert estimate(rates, "ab") == pytest.approx([0, 1])
 
 
+def test_one_rollout_is_an_estimate():
+    rates = SuccessRates()
+    observe(rates, a="1", b="0")
+    assert estimate(rates, "ab") == pytest.approx([1, 0])
+    observe(rates, number=2, a="0", b="0")
+    assert rates.metrics()["success_rate_error"] == 0.5
+
+
 def test_beta_posterior():
     rates = SuccessRates("beta", a=1, b=3)
     observe(rates, a="1111", b="0000")

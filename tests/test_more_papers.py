@@ -438,17 +438,28 @@ def test_decay_goes_to_the_prior_or_to_zero():
         if second:
             belief.observe(["a"], np.array([2]), np.array([8]))
             assert belief.of(["a"])[0].tolist() == second
+    assert to_prior.means(["a", "b"]) == pytest.approx([4 / 14, 1 / 2])
     a, b = 3, 7
     assert a * b / (a + b) ** 2 / (a + b + 1) == pytest.approx(0.0191, abs=5e-5)
 
 
+def test_beliefs_start_afresh_after_so_many_rounds():
+    belief = Posteriors(restart=2)
+    believed = []
+    for number in range(1, 5):
+        belief.feedback(table(a="11", round=number), Context(round=number))
+        believed.append(belief.means(["a"])[0])
+    assert believed == [3 / 4, 1 / 2, 3 / 4, 1 / 2]
+
+
 def test_mopps_takes_the_problem_whose_drawn_rate_is_nearest_to_one_half():
-    mopps = curricula.Mopps(factor=2)
-    mopps.posteriors.observe(["p0", "p1"], np.array([4999, 8999]), np.array([9998, 9998]))
+    mopps = curricula.Mopps(factor=3)
+    right = np.array([4999, 8999, 999])
+    mopps.posteriors.observe(["p0", "p1", "p2"], right, np.full(3, 9998))
     for seed in range(20):
         chosen = mopps.clone()
         chosen.posteriors = mopps.posteriors
-        [problem] = chosen.choose(pool_of(2), 1, Context(seed=seed, round=1))
+        [problem] = chosen.choose(pool_of(3), 1, Context(seed=seed, round=1))
         assert problem.id == "p0"
 
 

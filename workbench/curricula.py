@@ -160,8 +160,7 @@ class _ByPosteriors(_OverEpochs):
     ) -> Sequence[Problem]:
         """The next factor * n problems of the shuffled epochs, or all where the pool has fewer."""
         # At least n are asked for, so that a pool without n left ends as it does for plain epochs.
-        available = len(finite(pool, self)) - len(context.taken)
-        return self.order.choose(pool, max(n, min(factor * n, available)), context)
+        return self.order.choose(pool, max(n, min(factor * n, len(finite(pool, self)))), context)
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The posteriors of the problems in the round are updated."""
