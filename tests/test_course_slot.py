@@ -150,6 +150,9 @@ def test_prefix_sampling_tries_skewed_problems_again():
     assert course.prefixes == {} and curriculum.waiting == []
     assert course.controls[True].average == pytest.approx(0.95 * 0.5 + 0.05 * 0.25)
     assert course.controls[False].average == 0.5
+    course.controls[True].share = 0.4
+    shares = {"course_share_hard": 0.4, "course_share_easy": 0.25}
+    assert course.metrics() == {"course_waiting": 0, **shares}
 
 
 def test_prefix_rl_deals_rollouts_out_among_prefixes_and_the_bare_problem(tmp_path):
