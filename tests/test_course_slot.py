@@ -121,9 +121,10 @@ def test_drafts_begin_where_there_are_any():
 
 def test_prefix_sampling_tries_skewed_problems_again():
     course = courses.PrefixSampling()
-    problem = np.repeat(["hard", "easy", "even", "dead"], 8)
-    right = [k < n for n in (1, 7, 4, 0) for k in range(8)]
-    lengths = np.tile([20, 20, 20, 20, 20, 20, 20, 20], 4)
+    # Rates of exactly .3 and .7 are neither hard nor easy.
+    problem = np.repeat(["hard", "easy", "even", "dead", "at .3", "at .7"], 10)
+    right = [k < n for n in (1, 9, 5, 0, 3, 7) for k in range(10)]
+    lengths = np.full(len(right), 20)
     # Right responses begin with 5 and wrong ones with 50.
     tokens = [(5 if is_right else 50) + np.arange(20) for is_right in right]
     table = finished(problem, right, lengths).assign(response=Ragged.of(tokens, np.int32))
@@ -138,6 +139,7 @@ def test_prefix_sampling_tries_skewed_problems_again():
     pool = Pool([Problem(name, name, "") for name in ("even", "easy", "hard", "x", "y", "z")])
     curriculum = curricula.Recycled()
     curriculum.feedback(finished(problem, right, lengths), HERE)
+    assert set(curriculum.waiting) == {"hard", "easy"}
     chosen = [p.id for p in curriculum.choose(pool, 4, replace(HERE, round=2))]
     assert set(chosen[:2]) == {"hard", "easy"} and len(set(chosen)) == 4
     plan = course.plan([pool[1], pool[0]], np.array([2, 1]), np.zeros(2, int), HERE)
