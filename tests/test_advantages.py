@@ -340,6 +340,7 @@ class TestSelectedAdvantages:
             r"eps=-1e-06: a number",
         ),
         (lambda: leave_one_out([0, 1], [0, 0], clip=[]), r"clip="),
+        (lambda: posterior([0, 1], [0, 0], scale=0), "scale=0"),
         (
             lambda: posterior([0, 1], [0, 0], scale="beta"),
             r"scale='beta': 'bernoulli', 'posterior' or a positive number",

@@ -148,6 +148,7 @@ def test_kl_estimate_is_zero_at_the_reference_and_positive_elsewhere():
         ),
         ({"clip": (0.2,)}, "clip"),
         ({"clip": (-0.1, 0.2)}, "clip"),
+        ({"clip": (1.1, 0.2)}, "clip"),
         ({"kl": -1.0}, "kl=-1.0"),
         ({"entropy": float("nan")}, "entropy"),
     ],
