@@ -80,6 +80,7 @@ def test_posterior_of_eight():
     np.testing.assert_allclose(posterior(ONE, ONE), -1 / 3)
     np.testing.assert_allclose(posterior(ONE + 1, ONE), 1 / 3)
     np.testing.assert_allclose(posterior(ONE, ONE, scale=1), -0.1)
+    np.testing.assert_allclose(posterior(ONE, ONE, scale="posterior"), -np.sqrt(11) / 3)
     np.testing.assert_allclose(posterior(ONE, ONE, 2, 6, clip=0.1), -0.1)
     np.testing.assert_allclose(posterior(ONE, ONE, 2, 6), -1 / np.sqrt(7))  # u = 1/8
     np.testing.assert_allclose(posterior([0.0], [0]), -1 / np.sqrt(2))  # a group of one: u = 1/3

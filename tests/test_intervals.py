@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from workbench.analysis import sequential
-from workbench.analysis.intervals import Measurement, holm, mean_interval, smallest_change
+from workbench.analysis.intervals import (
+    Measurement,
+    holm,
+    mean_interval,
+    resolved_ratio,
+    smallest_change,
+)
 
 VALUES = st.lists(st.floats(-100, 100), min_size=2, max_size=12)
 
@@ -26,7 +32,7 @@ def test_students_interval_by_the_table():
     assert np.isnan(mean_interval([1.0])[1]), "one value has no spread"
 
 
-def test_the_review_s_half_widths():
+def test_half_widths_of_a_few_seeds():
     """Three seeds cost 2.5 deviations of half-width, five 1.24, ten .72."""
     for n, width in ((3, 2.48), (5, 1.24), (10, 0.715)):
         values = rng(n).normal(size=n)
@@ -243,6 +249,16 @@ def test_a_value_lies_in_its_interval_where_most_runs_never_arrived(n):
     assert 1 < measured.low <= measured.value and measured.p_value(1.0) < 0.05
     [reading] = sequential.readings({"arm": measured}, [n]).values()
     assert reading.verdict == "worse"
+
+
+def test_the_smallest_change_by_the_table():
+    """t(.975, 3) = 3.182, and four seeds halve the deviation."""
+    assert smallest_change(1.0, 4) == pytest.approx(3.18245 / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("ratios", [[], [1.2], [1.2, 1.2]])
+def test_ratios_without_a_spread_tell_nothing_of_what_is_resolved(ratios):
+    assert np.isnan(resolved_ratio(ratios))
 
 
 @pytest.mark.parametrize("power", [-1, 0, 0.025, 1.0, 1.5, float("nan")])

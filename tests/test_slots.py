@@ -440,6 +440,7 @@ def test_a_class_that_overrides_what_another_does_does_not_inherit_what_it_says(
     assert MaxVariance(4).trained(PerProblem(8)) == PerProblem(4)
     assert not MaxVariance(4).reads_verdict
     assert Halves(4).trained(PerProblem(8)) == PerProblem(8, "about")
+    assert selectors.LargestAdvantage(0.9).trained(PerProblem(4)) == PerProblem(1)
     assert Halves(4).reads_verdict
 
 

@@ -39,7 +39,7 @@ class TestRule:
     def test_an_interval_decides(self, low, high, published, expected):
         assert verdict(low, high, published=published) == expected
 
-    def test_knapsack_of_the_review(self):
+    def test_an_interval_without_the_published_size_sees_none(self):
         """-.1 [-.5, .3] excludes the published +1.9, which the sign alone did not see."""
         assert verdict(-0.5, 0.3, published=1.9) == "none seen"
 
