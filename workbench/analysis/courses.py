@@ -84,12 +84,11 @@ class Course:
     def places(self, unit: str | Unit) -> np.ndarray:
         """What had been spent at each evaluation, (E,) float64."""
         numbers, totals = _totals(self.table, unit, self.path)
-        # Rounds are in order, so an evaluated one is found by bisection. A Series that is indexed
-        # by round would take ten times as long, and this is asked thousands of times for one table.
-        found = np.searchsorted(numbers, self.rounds)
         if not np.isin(self.rounds, numbers).all():
             raise ValueError(f"{self.path}: rounds that were evaluated are missing")
-        return totals[found]
+        # Rounds are in order, so an evaluated one is found by bisection. A Series that is indexed
+        # by round would be slower, and tables of many runs ask this thousands of times.
+        return totals[np.searchsorted(numbers, self.rounds)]
 
     def score_at(self, unit: str | Unit, budget: float) -> float:
         """The score when `budget` had been spent, linear between two evaluations.

@@ -141,7 +141,7 @@ def overall_p(p: float, n: int, looks: Iterable[int] = LOOKS, *, shape: float = 
     weight = _weights(looks, shape)[looks.index(n)]
     smallest = _smallest(looks, float(shape))
     # One more on both sides, so that what no draw has reached is not called impossible. The draws
-    # are multiplied as in `nominal_levels`, where a division might round p to another draw's side.
+    # are multiplied by the weight, as in `nominal_levels`: dividing p by it could round p past one.
     share = (np.searchsorted(smallest * weight, p) + 1) / (len(smallest) + 1)
     return float(max(share, p))
 
