@@ -178,6 +178,14 @@ def test_the_number_of_micro_batches_changes_no_entropy_bonus(aggregation, tmp_p
     assert torch.allclose(gradient(one, 3, outcome), -0.5 * expected, atol=1e-5)
 
 
+def test_an_optimizer_step_averages_the_entropy_of_its_own_tokens(tmp_path):
+    one = shaken(trainer(tmp_path, methods.grpo(4, entropy=0.5)))
+    outcome = hand_made_round(advantages=np.zeros(5))  # the bonus alone
+    # Two steps with half of the round's tokens each, so the sum of both is twice that of one.
+    halves = gradient(one, 4, outcome, of_step=2)
+    assert torch.allclose(halves, 2 * gradient(one, 4, outcome), atol=1e-5)
+
+
 @pytest.mark.parametrize("entropy", [0.1, 0.3])
 def test_an_adaptive_entropy_bonus_ends_above_its_target(entropy, tmp_path):
     settings = {"use_adaptive_entropy": True, "entropy_target": 0.2}

@@ -203,20 +203,20 @@ def hand_made_round(row_weights=None, advantages=None, seed=0):
     return Round(rollouts, np.array([0, 2, 3, 4, 6]), advantages, row_weights)
 
 
-def dealt(one, steps, outcome):
-    """The micro-batches of a round dealt to so many of them in one optimizer step."""
+def dealt(one, steps, outcome, of_step=None):
+    """A round dealt to so many micro-batches, of which all or `of_step` are an optimizer step."""
     one.args.steps_per_generation = steps
-    one.args.gradient_accumulation_steps = steps
-    one.current_gradient_accumulation_steps = steps
+    one.args.gradient_accumulation_steps = of_step or steps
+    one.current_gradient_accumulation_steps = of_step or steps
     one.driver.begin(1)
     one.driver.outcome = outcome
     one._measured = np.full((3, len(outcome.rollouts)), np.nan)
     return one.micro_batches(outcome, outcome.rollouts.take([1]))
 
 
-def gradient(one, steps, outcome=None):
+def gradient(one, steps, outcome=None, of_step=None):
     """The gradient of a round's loss, of this process's micro-batches, flat."""
-    batches = dealt(one, steps, hand_made_round() if outcome is None else outcome)
+    batches = dealt(one, steps, hand_made_round() if outcome is None else outcome, of_step)
     model = one.accelerator.unwrap_model(one.model)
     model.train()  # in evaluation TRL does not divide by the number of micro-batches
     model.zero_grad()
