@@ -234,13 +234,11 @@ def packed_below(path: Path) -> list[Path]:
         shelf = shelf_at(folder)
         if shelf is None:
             continue
-        # Names of runs are compared as text, since a shelf may have hundreds and each of them as a
-        # path would take ten times as long.
+        # Names are compared as text, since hundreds of paths would take much longer. The slash
+        # behind a name keeps "grpo" apart from "grpo-16", and finds the run at the path itself.
         part = real.relative_to(folder).as_posix()
         start = "" if part == "." else f"{part}/"
-        found += [path / name[len(start) :] for name in shelf.runs if name.startswith(start)]
-        if start and part in shelf.runs:
-            found.append(path)
+        found += [path / name[len(start) :] for name in shelf.runs if f"{name}/".startswith(start)]
     return found
 
 
