@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.advantages import (
+from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rules.advantages import (
     BatchNormalized,
     GroupNormalized,
     LeaveOneOut,
@@ -20,7 +21,6 @@ from workbench.advantages import (
     posterior,
     selected_advantages,
 )
-from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.slots import Slot
 
 EVERY = [group_normalized, leave_one_out, posterior, batch_normalized]

@@ -15,9 +15,9 @@ from written_records import curve, write
 
 import workbench as wb
 from papers import aero, aero_code, regimes
-from workbench.advantages import GroupNormalized, Posterior
 from workbench.analysis.runs import load_all
 from workbench.rollouts import Context, Rollouts
+from workbench.rules.advantages import GroupNormalized, Posterior
 
 ROOT = Path(__file__).parent.parent
 

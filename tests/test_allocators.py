@@ -7,7 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from workbench.allocators import (
+from workbench.config import rebuild
+from workbench.problems import Problem
+from workbench.rollouts import Context, Rollouts
+from workbench.rounds import collect
+from workbench.rules.allocators import (
     DynamicSampling,
     Knapsack,
     LeastVariance,
@@ -18,10 +22,6 @@ from workbench.allocators import (
     Uniform,
     knapsack,
 )
-from workbench.config import rebuild
-from workbench.problems import Problem
-from workbench.rollouts import Context, Rollouts
-from workbench.rounds import collect
 from workbench.slots import Slot
 from workbench.utils.descriptions import compose, describe
 from workbench.utils.seeding import derive

@@ -12,7 +12,7 @@ from papers.bandits import (
     norm,
     regret,
 )
-from workbench.scheduler import Learner
+from workbench.rules.scheduler import Learner
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.allocators import (
+from workbench.rules.allocators import (
     expected_rollouts,
     info_gain,
     knapsack,
@@ -179,9 +179,9 @@ def test_threshold_search_equals_sorting_everything(seed, monkeypatch):
     rng = np.random.default_rng(seed)
     p = [rng.random(700), rng.random(700) ** 20, rng.integers(0, 17, 700) / 16][seed % 3]
     total = int(rng.integers(2 * 700, 60 * 700))
-    monkeypatch.setattr("workbench.budgets.SORTED_CANDIDATES", 10**9)
+    monkeypatch.setattr("workbench.rules.budgets.SORTED_CANDIDATES", 10**9)
     plain = knapsack(p, total)
-    monkeypatch.setattr("workbench.budgets.SORTED_CANDIDATES", 1)
+    monkeypatch.setattr("workbench.rules.budgets.SORTED_CANDIDATES", 1)
     assert knapsack(p, total).tolist() == plain.tolist()
 
 

@@ -9,14 +9,20 @@ from written_records import write
 import workbench as wb
 from papers import cbs
 from papers.correlations import score_correlations
-from workbench.advantages import LeaveOneOut, group_normalized
-from workbench.allocators import Uniform
 from workbench.analysis.intervals import holm
 from workbench.analysis.runs import load_all
 from workbench.grpo import mini_batches
-from workbench.replay import Buffer, CorrectResponses
 from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.scheduler import FEATURES, Scheduler, _mean_reward_and_entropy, epsilon, features
+from workbench.rules.advantages import LeaveOneOut, group_normalized
+from workbench.rules.allocators import Uniform
+from workbench.rules.replay import Buffer, CorrectResponses
+from workbench.rules.scheduler import (
+    FEATURES,
+    Scheduler,
+    _mean_reward_and_entropy,
+    epsilon,
+    features,
+)
 
 SMALL = dict(problems_per_round=8, evaluate_every=0, checkpoint_every=2)
 

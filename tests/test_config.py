@@ -9,9 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench import advantages, allocators, config, methods, replay, selectors
-from workbench.allocators import DynamicSampling, Knapsack
-from workbench.scheduler import Scheduler
+from workbench import config, methods
+from workbench.rules import advantages, allocators, replay, selectors
+from workbench.rules.allocators import DynamicSampling, Knapsack
+from workbench.rules.scheduler import Scheduler
 from workbench.utils import names
 from workbench.utils.descriptions import describe
 

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench import allocators, methods, rewards, selectors
-from workbench.advantages import OfRewards, leave_one_out, posterior
+from workbench import methods
 from workbench.objectives import Objective
 from workbench.policies import Sampling
 from workbench.problems import arithmetic
 from workbench.records import FORMAT, RecordWarning
 from workbench.records.manifest import versions
+from workbench.rules import allocators, rewards, selectors
+from workbench.rules.advantages import OfRewards, leave_one_out, posterior
 from workbench.slots import BASELINES, Slot
 
 

@@ -11,16 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench import allocators, courses, curricula, labs, methods, selectors
-from workbench.budgets import by_signal
-from workbench.courses import accepted, beginnings, followed, prefix_length
+from workbench import labs, methods
 from workbench.policies import END, GO_ON, STOP, Plan, Sampling
 from workbench.pools import Pool, Problem
 from workbench.records.round_stats import round_stats
 from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.scheduler import Learner
+from workbench.rules import allocators, courses, curricula, selectors
+from workbench.rules.budgets import by_signal
+from workbench.rules.courses import accepted, beginnings, followed, prefix_length
+from workbench.rules.scheduler import Learner
+from workbench.rules.success_rates import Signals, SuccessRates
 from workbench.slots import Slot
-from workbench.success_rates import Signals, SuccessRates
 from workbench.utils.descriptions import clone, describe
 
 HERE = Context(seed=0, round=1, max_new_tokens=48)

@@ -12,7 +12,7 @@ import typer
 
 import workbench as wb
 from workbench.cli.app import main
-from workbench.scheduler import Scheduler
+from workbench.rules.scheduler import Scheduler
 from workbench.utils.names import MORE_PAPERS
 
 COMMANDS = typer.main.get_command(main).commands
@@ -299,7 +299,10 @@ def test_every_public_module_has_a_page_with_its_names(built):
         assert f'id="workbench.{page}.{name}"' in text
     for module in {*wb._MODULES, *wb._NAMES.values()} - without_page:
         assert f'id="module-workbench.{module}"' in (built / "api" / f"{module}.html").read_text()
-    assert 'id="workbench.selectors.MaxVariance"' in (built / "api" / "selectors.html").read_text()
+    assert (
+        'id="workbench.rules.selectors.MaxVariance"'
+        in (built / "api" / "selectors.html").read_text()
+    )
 
 
 @pytest.mark.long

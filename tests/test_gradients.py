@@ -30,10 +30,10 @@ from papers.gradients import (
     sampled_groups,
     squared_norm,
 )
-from workbench.advantages import GroupNormalized, Posterior, group_normalized, posterior
 from workbench.objectives import policy_loss
 from workbench.rollouts import Ragged, Rollouts
-from workbench.selectors import All, MaxReward, MaxVariance, Random, Rejection
+from workbench.rules.advantages import GroupNormalized, Posterior, group_normalized, posterior
+from workbench.rules.selectors import All, MaxReward, MaxVariance, Random, Rejection
 
 
 class Coin:

@@ -8,12 +8,12 @@ import torch
 from conftest import Gradients, hand_made, tiny_policy
 from contract import LORA
 
-from workbench.advantages import group_normalized
 from workbench.grpo import NonFinite, grpo_step, marked, micro_batches, mini_batches
 from workbench.objectives import Objective, policy_loss
 from workbench.policies import Sampling
 from workbench.problems import arithmetic
 from workbench.rollouts import Ragged
+from workbench.rules.advantages import group_normalized
 
 ROLLOUTS = hand_made([1, 0, 0, 1, 1, 1, 0, 0, 1, 0], list("aaabbbcccc"))
 ADVANTAGES = group_normalized(ROLLOUTS.reward, ROLLOUTS.problem)

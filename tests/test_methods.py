@@ -11,11 +11,11 @@ import pytest
 from conftest import Gradients, go, same_record, same_weights, small_lab
 
 import workbench as wb
-from workbench import allocators, selectors
-from workbench.advantages import GroupNormalized, LeaveOneOut, group_normalized
 from workbench.objectives import Objective
-from workbench.replay import CorrectResponses
 from workbench.rollouts import Context, Rollouts
+from workbench.rules import allocators, selectors
+from workbench.rules.advantages import GroupNormalized, LeaveOneOut, group_normalized
+from workbench.rules.replay import CorrectResponses
 from workbench.slots import Selection, Slot
 
 SMALL = {"problems_per_round": 8, "evaluate_every": 0, "checkpoint_every": 2}

@@ -15,19 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench import advantages, allocators, curricula, replay, selectors
-from workbench.advantages import group_normalized, pass_at_k_normalized, pkpo
-from workbench.budgets import (
+from workbench.problems import Pool, Problem
+from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rounds import collect
+from workbench.rules import advantages, allocators, curricula, replay, selectors
+from workbench.rules.advantages import group_normalized, pass_at_k_normalized, pkpo
+from workbench.rules.budgets import (
     by_hit_utility,
     by_variance,
     in_proportion,
     nonzero_gradient_probability,
 )
-from workbench.curricula import mixed_group_probability
-from workbench.problems import Pool, Problem
-from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.rounds import collect
-from workbench.success_rates import Posteriors
+from workbench.rules.curricula import mixed_group_probability
+from workbench.rules.success_rates import Posteriors
 
 HERE = Context(seed=0, round=1)
 

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench.allocators import DynamicSampling, Knapsack
 from workbench.grpo import grpo_step, mini_batches
 from workbench.objectives import policy_loss, token_weights
 from workbench.records.round_stats import round_stats
-from workbench.replay import CorrectResponses, Experience
-from workbench.rewards import Correct
 from workbench.rollouts import Context, Rollouts
-from workbench.scheduler import Learner, Scheduler, round_reward
-from workbench.selectors import Rejection
+from workbench.rules.allocators import DynamicSampling, Knapsack
+from workbench.rules.replay import CorrectResponses, Experience
+from workbench.rules.rewards import Correct
+from workbench.rules.scheduler import Learner, Scheduler, round_reward
+from workbench.rules.selectors import Rejection
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.4])

@@ -10,8 +10,8 @@ import pytest
 
 from papers import claims, pods
 from papers.regimes import REGIMES
-from workbench.allocators import expected_rollouts, knapsack, required_rollouts
-from workbench.scheduler import epsilon
+from workbench.rules.allocators import expected_rollouts, knapsack, required_rollouts
+from workbench.rules.scheduler import epsilon
 
 FOLDER = Path(__file__).parent.parent / "data" / "published"
 EVERY_FILE = sorted(FOLDER.glob("*.csv"))

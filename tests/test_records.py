@@ -27,8 +27,8 @@ from conftest import small_lab
 import workbench as wb
 from workbench.records import FORMAT, RecordError, RecordWarning, Writer, checkpoints, tables
 from workbench.records.locks import RecordLock
-from workbench.replay import CorrectResponses
 from workbench.rollouts import Context, Rollouts
+from workbench.rules.replay import CorrectResponses
 
 SMALL = dict(problems_per_round=2, evaluate_every=2, checkpoint_every=2)
 MANIFEST = {

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.policies import Sampling
-from workbench.rewards import Boxed, Correct, Overlong, Tags, overlong, total
 from workbench.rollouts import Ragged, Rollouts
+from workbench.rules.rewards import Boxed, Correct, Overlong, Tags, overlong, total
 
 
 def table(texts, rewards, lengths):

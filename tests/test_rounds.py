@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.advantages import LeaveOneOut
 from workbench.problems import Problem
 from workbench.rollouts import Context, NonFinite, Ragged, Rollouts
 from workbench.rounds import play
+from workbench.rules.advantages import LeaveOneOut
 from workbench.slots import More, Selection, Slot
 
 PROBLEMS = [Problem(key, f"{key}?", "1") for key in "ab"]

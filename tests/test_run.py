@@ -29,9 +29,9 @@ from conftest import (
 )
 
 import workbench as wb
-from workbench.allocators import More, Uniform
-from workbench.curricula import Greso, ShuffledEpochs
 from workbench.grpo import NonFinite
+from workbench.rules.allocators import More, Uniform
+from workbench.rules.curricula import Greso, ShuffledEpochs
 from workbench.slots import Slot
 from workbench.verifiers import STATUSES, Scores
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from workbench import selectors
 from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.scheduler import (
+from workbench.rules import selectors
+from workbench.rules.scheduler import (
     FEATURES,
     Learner,
     Scheduler,

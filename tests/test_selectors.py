@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench import selectors
 from workbench.config import rebuild
 from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.selectors import (
+from workbench.rules import selectors
+from workbench.rules.selectors import (
     All,
     MaxReward,
     MaxVariance,

@@ -11,22 +11,23 @@ import pytest
 from conftest import go, small_lab
 
 import workbench as wb
-from workbench import advantages, allocators, courses, curricula, methods, replay, selectors
-from workbench.advantages import leave_one_out
-from workbench.allocators import (
+from workbench import methods
+from workbench.config import rebuild
+from workbench.rollouts import Context, Rollouts
+from workbench.rules import advantages, allocators, courses, curricula, replay, selectors
+from workbench.rules.advantages import leave_one_out
+from workbench.rules.allocators import (
     DynamicSampling,
     Knapsack,
     Staged,
     SuccessRates,
 )
-from workbench.config import rebuild
-from workbench.curricula import ShuffledEpochs
-from workbench.replay import Buffer, CorrectResponses
-from workbench.rollouts import Context, Rollouts
-from workbench.scheduler import Scheduler
-from workbench.selectors import All, MaxVariance
+from workbench.rules.curricula import ShuffledEpochs
+from workbench.rules.replay import Buffer, CorrectResponses
+from workbench.rules.scheduler import Scheduler
+from workbench.rules.selectors import All, MaxVariance
+from workbench.rules.success_rates import Posteriors, RemembersPosteriors, Signals
 from workbench.slots import NEEDS, More, PerProblem, Selection, Slot
-from workbench.success_rates import Posteriors, RemembersPosteriors, Signals
 from workbench.utils.bounds import Count, Share
 from workbench.utils.descriptions import compose, describe
 

@@ -292,7 +292,7 @@ ATTACKS = [
     {"is": ".selectors.All"},
     {"is": "..selectors.All"},
     {"is": "selectors.All.select"},
-    {"is": "workbench.selectors.All"},
+    {"is": "workbench.rules.selectors.All"},
     {"is": 5},
     {"is": None},
     {"is": ["selectors.All"]},

@@ -8,8 +8,8 @@ import pytest
 import workbench as wb
 from workbench import config
 from workbench.objectives import Objective
+from workbench.policies.stress import Stress
 from workbench.rollouts import Rollouts
-from workbench.stress import Stress
 from workbench.utils.seeding import derive
 
 LAB = wb.labs.tiny(pool=32, levels=(1, 2), held_out=8, samples=2, learning_rate=2e-3)

@@ -17,14 +17,14 @@ from papers import bandits, gradients, theorems
 from papers import theory_plots as figures
 from papers.intervals import Interval
 from workbench import plots
-from workbench.budgets import (
+from workbench.rollouts import Rollouts
+from workbench.rules.budgets import (
     expected_rollouts,
     info_gain,
     knapsack,
     nonzero_gradient_probability,
     value,
 )
-from workbench.rollouts import Rollouts
 
 TENTHS = np.arange(1, 10) / 10
 

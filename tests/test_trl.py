@@ -43,13 +43,13 @@ from trl_cases import (
 
 from workbench import methods
 from workbench import trl as workbench_trl
-from workbench.advantages import GroupNormalized, OfRewards, group_normalized, posterior
 from workbench.objectives import Objective
 from workbench.problems import Problem
-from workbench.replay import CorrectResponses
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import choose
-from workbench.selectors import max_variance
+from workbench.rules.advantages import GroupNormalized, OfRewards, group_normalized, posterior
+from workbench.rules.replay import CorrectResponses
+from workbench.rules.selectors import max_variance
 from workbench.slots import Selection, Slot
 from workbench.trl.batches import BatchingTrainer, deal
 from workbench.trl.sampling import RoundSampler

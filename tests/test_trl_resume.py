@@ -7,11 +7,12 @@ pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-
 from peft import LoraConfig
 from trl_cases import SMALL, dataset, logged, same, small, trained, trainer, weights
 
-from workbench import allocators, methods
+from workbench import methods
 from workbench.adapters import FILE, Driver
-from workbench.allocators import DynamicSampling, Knapsack
-from workbench.replay import Buffer, CorrectResponses
-from workbench.selectors import Scheduler
+from workbench.rules import allocators
+from workbench.rules.allocators import DynamicSampling, Knapsack
+from workbench.rules.replay import Buffer, CorrectResponses
+from workbench.rules.selectors import Scheduler
 
 # Methods with memory in every slot that may have one.
 REMEMBERING = {

@@ -28,9 +28,9 @@ from trl_cases import (
 
 from workbench import methods
 from workbench.adapters import Driver
-from workbench.advantages import Posterior
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import choose
+from workbench.rules.advantages import Posterior
 from workbench.trl.table import Verdict, weighted_sum
 
 # Methods with a course are refused, since TRL samples by itself.

@@ -14,10 +14,10 @@ from trl_cases import SMALL, dataset, refused, right, small, trainer
 
 from workbench import methods
 from workbench import trl as workbench_trl
-from workbench.advantages import GroupNormalized
-from workbench.allocators import SuccessRates
 from workbench.objectives import Objective
-from workbench.replay import CorrectResponses
+from workbench.rules.advantages import GroupNormalized
+from workbench.rules.allocators import SuccessRates
+from workbench.rules.replay import CorrectResponses
 from workbench.slots import Selection, Slot
 from workbench.trl.setup import arguments
 

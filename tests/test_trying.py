@@ -13,7 +13,7 @@ import pytest
 from test_slots import VALUES
 
 import workbench as wb
-from workbench.rewards import Overlong
+from workbench.rules.rewards import Overlong
 from workbench.slots import PerProblem, Selection, Slot, state_field
 
 TRIED = [value for values in VALUES.values() for value in values]

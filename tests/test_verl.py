@@ -26,7 +26,12 @@ from verl_cases import INSTALLED, data_proto
 from examples.verl_loop import play
 from workbench import adapters, methods, verl
 from workbench.adapters import Driver
-from workbench.advantages import (
+from workbench.methods import Method
+from workbench.objectives import Objective, policy_loss
+from workbench.policies import Sampling
+from workbench.rollouts import NonFinite, Ragged, Rollouts
+from workbench.rounds import Round
+from workbench.rules.advantages import (
     GroupNormalized,
     Posterior,
     batch_normalized,
@@ -34,7 +39,7 @@ from workbench.advantages import (
     leave_one_out,
     posterior,
 )
-from workbench.allocators import (
+from workbench.rules.allocators import (
     DynamicSampling,
     Knapsack,
     Rescue,
@@ -42,15 +47,10 @@ from workbench.allocators import (
     SuccessRates,
     knapsack,
 )
-from workbench.curricula import ShuffledEpochs
-from workbench.methods import Method
-from workbench.objectives import Objective, policy_loss
-from workbench.policies import Sampling
-from workbench.replay import CorrectResponses
-from workbench.rewards import Correct, Overlong
-from workbench.rollouts import NonFinite, Ragged, Rollouts
-from workbench.rounds import Round
-from workbench.selectors import MaxVariance, Rejection
+from workbench.rules.curricula import ShuffledEpochs
+from workbench.rules.replay import CorrectResponses
+from workbench.rules.rewards import Correct, Overlong
+from workbench.rules.selectors import MaxVariance, Rejection
 from workbench.slots import Selection, Slot
 from workbench.utils.descriptions import describe
 from workbench.verl import compatibility, functions

@@ -9,7 +9,7 @@ import transformers
 import trl
 from datasets import Dataset
 
-from workbench import allocators, methods, selectors
+from workbench import methods
 from workbench import trl as workbench_trl
 from workbench.labs import shipped
 from workbench.objectives import policy_loss
@@ -17,6 +17,7 @@ from workbench.policies.transformers import TransformersPolicy
 from workbench.problems import arithmetic
 from workbench.rollouts import Ragged, Rollouts
 from workbench.rounds import Round
+from workbench.rules import allocators, selectors
 from workbench.verifiers import Math
 
 MODEL = str(shipped("models/tiny"))

@@ -7,10 +7,19 @@ transformers.
 """
 
 import importlib
+import importlib.abc
+import importlib.util
 import pkgutil
+import sys
 
 __version__ = "0.2.0"
 
+# Modules under a shorter path than that of their file: `workbench.selectors` is the same module as
+# `workbench.rules.selectors`.
+_SHORT = {
+    module.name: f"workbench.rules.{module.name}"
+    for module in pkgutil.iter_modules([f"{path}/rules" for path in __path__])
+}
 _MODULES = [module.name for module in pkgutil.iter_modules(__path__) if module.name[0] != "_"]
 
 # Names that are worth a shorter path: name -> the module that defines it.
@@ -19,7 +28,7 @@ _NAMES = {
     "Record": "records",
     "Rollouts": "rollouts",
     "Run": "run",
-    "check": "trying",
+    "check": "trials.check",
     "grpo_step": "grpo",
     "load": "records",
     "load_all": "analysis.runs",
@@ -28,14 +37,40 @@ _NAMES = {
 }
 
 # A star import must not need the packages behind trl and verl, and has no use for the other two.
-__all__ = [*(name for name in _MODULES if name not in ("cli", "trl", "utils", "verl")), *_NAMES]
+__all__ = [
+    *(name for name in _MODULES if name not in ("cli", "trl", "utils", "verl")),
+    *_SHORT,
+    *_NAMES,
+]
+
+
+class _ShortPaths(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Lets `import workbench.selectors` find the module that `_SHORT` names."""
+
+    def find_spec(self, fullname, path, target=None):
+        parent, _, name = fullname.rpartition(".")
+        if parent == "workbench" and name in _SHORT:
+            return importlib.util.spec_from_loader(fullname, self)
+        return None
+
+    def create_module(self, spec):
+        module = importlib.import_module(_SHORT[spec.name.rpartition(".")[2]])
+        self.own_spec = module.__spec__
+        return module
+
+    def exec_module(self, module):
+        # The import system has replaced the specification of the module by that of the short path.
+        module.__spec__ = self.own_spec
+
+
+sys.meta_path.append(_ShortPaths())
 
 
 def __getattr__(name):
     if name in _NAMES:
         return getattr(importlib.import_module(f"workbench.{_NAMES[name]}"), name)
-    if name in _MODULES:
-        return importlib.import_module(f"workbench.{name}")
+    if name in _MODULES or name in _SHORT:
+        return importlib.import_module(_SHORT.get(name, f"workbench.{name}"))
     # Not from `utils.validation`, which would load numpy for a mere typo.
     from difflib import get_close_matches
 

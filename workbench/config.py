@@ -25,14 +25,15 @@ from dataclasses import fields
 from functools import cache, partial
 from typing import Any
 
-from workbench import advantages, labs, methods, problems, rewards
+from workbench import labs, methods, problems
 from workbench.labs import Lab
 from workbench.methods import LEARNING_SLOTS, Method
 from workbench.objectives import Objective
 from workbench.policies import Sampling, checks
+from workbench.policies.stress import Stress
 from workbench.pools import Pool, Stream
+from workbench.rules import advantages, rewards
 from workbench.slots import Slot
-from workbench.stress import Stress
 from workbench.utils.descriptions import defaults, describe
 from workbench.utils.names import method_names, methods_of_packages
 from workbench.utils.validation import did_you_mean, instance_of, one_of, shown, unknown_argument

@@ -16,10 +16,10 @@ from typing import Annotated, Any, ClassVar
 from workbench.datasets.chains import ERROR_RATES, REGIMES
 from workbench.datasets.rows import check_answers
 from workbench.policies import Policy, Sampling, checks
+from workbench.policies.stress import Stress
 from workbench.pools import Pool, Stream
 from workbench.problems import FAMILIES, arithmetic, chains
 from workbench.slots import OF_COURSES
-from workbench.stress import Stress
 from workbench.utils.bounds import Count, CountOrZero, Flag, Positive, check_arguments, choice
 from workbench.utils.descriptions import compose, describe
 from workbench.utils.html import card
@@ -167,7 +167,7 @@ class Lab:
         ----------
         lag, missed, accepted
             How many rounds old the weights are that sample, and how often the verifier rejects a
-            right response or accepts another one; see `workbench.stress.Stress`.
+            right response or accepts another one; see `workbench.policies.stress.Stress`.
 
         Returns
         -------

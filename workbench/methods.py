@@ -26,12 +26,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from workbench import advantages, allocators, courses, curricula, replay, selectors
-from workbench.advantages import GroupNormalized
-from workbench.allocators import Uniform
 from workbench.objectives import Objective
-from workbench.rewards import Correct, Overlong
 from workbench.rollouts import Context, Rollouts
+from workbench.rules import advantages, allocators, courses, curricula, replay, selectors
+from workbench.rules.advantages import GroupNormalized
+from workbench.rules.allocators import Uniform
+from workbench.rules.rewards import Correct, Overlong
 from workbench.slots import NEEDS, PerProblem, Slot, needs_of
 from workbench.utils.bounds import pair
 from workbench.utils.descriptions import compose, describe

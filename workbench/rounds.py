@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from workbench import checks
-from workbench.advantages import selected_advantages
 from workbench.methods import Method
 from workbench.pools import Problem
 from workbench.rollouts import Context, Ragged, Rollouts, spread
+from workbench.rules.advantages import selected_advantages
+from workbench.rules.success_rates import tally
 from workbench.slots import More
-from workbench.success_rates import tally
 from workbench.utils.validation import shown
 
 MOST_REQUESTS = 1000  # an allocator that asks more often than this in one round never ends

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench import config, courses, rewards
+from workbench import config
 from workbench.checks import checked_plan, checked_problems
 from workbench.evaluation import evaluate
 from workbench.grpo import StepStats, grpo_step, marked, mini_batches
@@ -33,6 +33,7 @@ from workbench.labs import LARGEST_LEARNING_RATE, Lab
 from workbench.methods import Method
 from workbench.policies import Policy
 from workbench.policies.rescoring import Rescoring
+from workbench.policies.stress import OldWeights, misjudgements
 from workbench.pools import MOST_PROBLEMS, Pool, Problem
 from workbench.records import FORMAT, Record, RecordWarning, Writer, refuse_other_files
 from workbench.records.checkpoints import pack, unpack
@@ -43,8 +44,8 @@ from workbench.records.round_stats import round_stats, sampler_stats
 from workbench.records.trackers import Trackers
 from workbench.rollouts import Context, NonFinite, Ragged, Rollouts
 from workbench.rounds import Round, play
+from workbench.rules import courses, rewards
 from workbench.slots import NEEDS
-from workbench.stress import OldWeights, misjudgements
 from workbench.utils.descriptions import describe, differences
 from workbench.utils.html import card
 from workbench.utils.names import TRAINING_PHASES

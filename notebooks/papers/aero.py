@@ -28,12 +28,6 @@ from papers.tuned import EVERYTHING_TRAINED, RecordedTrial, claims_of_paper
 from papers.verdicts import Claim, Finding, judge
 from papers.verdicts import table as verdict_texts
 from workbench import Run, labs, plots
-from workbench.advantages import (
-    GroupNormalized,
-    Posterior,
-    group_normalized,
-    selected_advantages,
-)
 from workbench.analysis import cost, targets
 from workbench.analysis.comparisons import at_budget
 from workbench.analysis.courses import Unit, read
@@ -46,8 +40,14 @@ from workbench.plots.style import INK, PALETTE, SOFT, heading, looks, seeds, sty
 from workbench.records import Record
 from workbench.rollouts import Context, Rollouts
 from workbench.rounds import play
+from workbench.rules.advantages import (
+    GroupNormalized,
+    Posterior,
+    group_normalized,
+    selected_advantages,
+)
+from workbench.rules.success_rates import Posteriors, RemembersPosteriors, outcomes
 from workbench.slots import state_field
-from workbench.success_rates import Posteriors, RemembersPosteriors, outcomes
 from workbench.utils.validation import positive_number, whole_number
 
 __all__ = [

@@ -21,7 +21,6 @@ from papers.published_claims import DAPO_FLAT
 from papers.tables import accuracy_gain, column_means, over_seeds, paired
 from papers.tuned import RecordedTrial, Shelf, claims_of_paper
 from papers.verdicts import Claim, Finding
-from workbench.advantages import group_normalized
 from workbench.analysis.comparisons import at_budget
 from workbench.analysis.courses import Course
 from workbench.analysis.intervals import Measurement, mean_interval
@@ -29,6 +28,7 @@ from workbench.labs import Lab, shipped
 from workbench.methods import ar3po
 from workbench.plots.style import PALETTE, SOFT, seeds, style
 from workbench.records import Record
+from workbench.rules.advantages import group_normalized
 from workbench.utils.validation import one_of
 
 __all__ = [

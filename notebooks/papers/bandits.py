@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from papers.intervals import Interval
-from workbench.scheduler import Learner, epsilon
+from workbench.rules.scheduler import Learner, epsilon
 from workbench.utils.seeding import generator
 from workbench.utils.validation import one_of, positive_number, whole_number
 
@@ -232,7 +232,7 @@ def neural_tangent_kernel(features: Any, depth: int = 3) -> np.ndarray:
     features : (n, D)
         Rows of Euclidean length 1.
     depth : int
-        Layers of the network with the output layer, as of `workbench.scheduler.Scheduler`.
+        Layers of the network with the output layer, as of `workbench.rules.scheduler.Scheduler`.
 
     Returns
     -------

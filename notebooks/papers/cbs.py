@@ -26,7 +26,6 @@ from papers.tables import accuracy_gain, over_seeds, paired, seed_means
 from papers.times import update_time
 from papers.tuned import NO_TUNED_RUN, Shelf, claims_of_paper, recorded
 from papers.verdicts import Claim, Finding
-from workbench.advantages import group_normalized
 from workbench.analysis.comparisons import at_budget
 from workbench.analysis.courses import Course, read
 from workbench.analysis.intervals import Measurement, holm, mean_interval
@@ -35,7 +34,8 @@ from workbench.labs import Lab, shipped
 from workbench.plots.style import WIDTH, heading, looks, plain, style, without_seeds
 from workbench.records import Record
 from workbench.rollouts import Context
-from workbench.scheduler import Learner, features, scaled
+from workbench.rules.advantages import group_normalized
+from workbench.rules.scheduler import Learner, features, scaled
 from workbench.utils.validation import whole_number
 
 __all__ = [

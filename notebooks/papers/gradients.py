@@ -18,18 +18,18 @@ import numpy as np
 import pandas as pd
 import torch
 
-from workbench.advantages import (
-    GroupNormalized,
-    group_normalized,
-    posterior,
-    selected_advantages,
-)
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
 from workbench.grpo import StepStats, grpo_step
 from workbench.objectives import Objective
 from workbench.policies import Sampling
 from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.selectors import All
+from workbench.rules.advantages import (
+    GroupNormalized,
+    group_normalized,
+    posterior,
+    selected_advantages,
+)
+from workbench.rules.selectors import All
 from workbench.utils.descriptions import compose, parameters
 from workbench.utils.seeding import derive
 from workbench.utils.validation import one_of, whole_number

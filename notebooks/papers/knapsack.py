@@ -25,7 +25,6 @@ from papers.plots import curve_panels, sweep_panels
 from papers.tables import accuracy_gain, column_means, over_seeds, paired, seed_means
 from papers.tuned import NO_TUNED_RUN, Shelf, claims_of_paper, recorded
 from papers.verdicts import Claim, Finding
-from workbench import budgets
 from workbench.analysis.cost import CostModel
 from workbench.analysis.intervals import Measurement, mean_interval
 from workbench.analysis.runs import arms
@@ -33,6 +32,7 @@ from workbench.labs import shipped
 from workbench.plots import stacked
 from workbench.plots.style import seeds, style
 from workbench.records import Record
+from workbench.rules import budgets
 from workbench.utils.validation import counts as checked_counts
 from workbench.utils.validation import one_of, whole_number
 

@@ -24,12 +24,12 @@ import pandas as pd
 
 from papers import ladder
 from workbench import labs, methods
-from workbench.advantages import Posterior
 from workbench.labs import Lab
 from workbench.methods import Method
 from workbench.records.shelf import pack
-from workbench.rewards import Boxed, Correct
-from workbench.selectors import All
+from workbench.rules.advantages import Posterior
+from workbench.rules.rewards import Boxed, Correct
+from workbench.rules.selectors import All
 from workbench.trials.trial import Trial
 
 __all__ = ["REGIMES", "Regime", "recorded_table", "shelve"]

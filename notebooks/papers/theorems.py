@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.intervals import mean_interval
-from workbench.budgets import (
+from workbench.rules.budgets import (
     check_budget,
     expected_rollouts,
     knapsack,

@@ -23,8 +23,8 @@ import numpy as np
 import pandas as pd
 
 import workbench as wb
-from workbench import allocators, selectors
 from workbench.methods import Method
+from workbench.rules import allocators, selectors
 
 __all__ = ["TRUTHS", "Truth", "summary", "tried"]
 

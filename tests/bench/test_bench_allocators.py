@@ -9,9 +9,9 @@ import pytest
 
 from papers.knapsack import balance
 from tests.bench import ratios
-from workbench.allocators import SuccessRates, knapsack, value
 from workbench.problems import Problem
 from workbench.rollouts import Context, Rollouts
+from workbench.rules.allocators import SuccessRates, knapsack, value
 
 
 def rates(size, kind):

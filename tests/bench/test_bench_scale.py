@@ -15,10 +15,10 @@ import pytest
 
 import workbench as wb
 from tests.bench import limits, ratios
-from workbench import advantages, allocators, curricula, replay, selectors
 from workbench.problems import Pool, Problem
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import collect
+from workbench.rules import advantages, allocators, curricula, replay, selectors
 
 MILLION = 1_000_000
 SIZES = (100_000, MILLION)
@@ -164,18 +164,18 @@ def job_of(value, pool, stored):
     """What the slot does in one round, as a function of the number of the round."""
     slot = value.clone()
     kind = type(slot).__module__
-    if kind == "workbench.curricula":
+    if kind == "workbench.rules.curricula":
         slot.feedback(trained(stored), Context(round=1))
         return lambda number: with_curriculum(slot, pool, number)
-    if kind == "workbench.allocators":
+    if kind == "workbench.rules.allocators":
         slot.feedback(trained(stored), Context(round=1))
         return lambda number: with_allocator(slot, pool, number)
-    if kind == "workbench.replay":
+    if kind == "workbench.rules.replay":
         if hasattr(slot, "passed"):
             slot.passed = np.arange(len(stored))
         slot.feedback(trained(stored), Context(round=1))
         return lambda number: with_replay(slot, pool, number)
-    if kind == "workbench.advantages":
+    if kind == "workbench.rules.advantages":
         slot.feedback(trained(stored), Context(round=1))
         if name_of(slot) in ("DiscountedBeta", "Marginalized"):
             return lambda number: with_advantage(slot, new_rollouts(pool, number), number)

@@ -8,7 +8,7 @@ import pytest
 
 import workbench as wb
 from tests.bench import ratios
-from workbench.scheduler import epsilon_greedy
+from workbench.rules.scheduler import epsilon_greedy
 
 ROUNDS, PROBLEMS, N = 14, 32, 8
 

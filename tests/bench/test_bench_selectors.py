@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.bench import ratios
-from workbench.selectors import max_variance
+from workbench.rules.selectors import max_variance
 
 PROBLEMS, SIZE = 256, 64
 

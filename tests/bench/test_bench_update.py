@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from tests.bench import limits, ratios
-from workbench.advantages import group_normalized
 from workbench.grpo import grpo_step
 from workbench.objectives import policy_loss
+from workbench.rules.advantages import group_normalized
 
 REPEATS = 7
 

@@ -243,7 +243,7 @@ def _cost(fresh: Rollouts, computed: Rollouts, parameters: int) -> dict[str, flo
 
 
 def _of_course(fresh: Rollouts) -> list[np.ndarray]:
-    """The four columns of `workbench.courses`, (R,) each; 0 without them."""
+    """The four columns of `workbench.rules.courses`, (R,) each; 0 without them."""
     nothing = np.zeros(len(fresh), dtype=np.int64)
     names = ("prefix", "kept", "read", "lost")
     return [fresh[name] if name in fresh else nothing for name in names]

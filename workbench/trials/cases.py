@@ -20,8 +20,8 @@ from workbench import config
 from workbench.labs import Lab
 from workbench.records import exists, load, pack
 from workbench.records.files import make_directory, read_ordinary, replacing
+from workbench.rules.scheduler import FEATURES
 from workbench.run import ARGUMENTS, Run
-from workbench.scheduler import FEATURES
 from workbench.trials.arms import Carried, digest_of
 from workbench.utils.validation import one_of, positive_number, whole_number
 

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 
 from workbench import adapters
-from workbench.advantages import batch_normalized, group_normalized, leave_one_out, posterior
 from workbench.objectives import IMPORTANCE_SAMPLING, Objective, gains
 from workbench.rollouts import Ragged
 from workbench.rounds import Round
+from workbench.rules.advantages import batch_normalized, group_normalized, leave_one_out, posterior
 from workbench.verl.compatibility import check_installed, load
 
 TRAIN = "train"  # the queue's partition of training rows

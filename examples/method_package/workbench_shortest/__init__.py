@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.allocators import Uniform
 from workbench.methods import Method
+from workbench.rules.allocators import Uniform
 from workbench.slots import PerProblem, Selection, Slot
 
 

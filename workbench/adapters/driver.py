@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-from workbench import rewards
 from workbench.grpo import StepStats, marked
 from workbench.methods import Method
 from workbench.policies import Sampling
@@ -35,6 +34,7 @@ from workbench.records.files import unfinished
 from workbench.records.round_stats import round_stats
 from workbench.rollouts import Context, Ragged, Rollouts, place_within
 from workbench.rounds import FindMore, Round, Sample, play
+from workbench.rules import rewards
 from workbench.utils.descriptions import describe, differences
 from workbench.utils.names import GRADED
 

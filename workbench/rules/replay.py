@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from workbench.rollouts import Context, Ragged, Rollouts, keys, place_within
+from workbench.rules.success_rates import outcomes
 from workbench.slots import Slot, state_field
-from workbench.success_rates import outcomes
 from workbench.utils.bounds import Count, CountOrZero, Share, choice
 from workbench.utils.validation import instance_of, whole_number
 

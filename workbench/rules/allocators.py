@@ -5,8 +5,8 @@ what came of them; see `workbench.slots.Allocator`. All decisions read `rollouts
 verifier's verdict, and not the reward. Only where no verdict is given, as of the scores of a reward
 model, dynamic sampling and screening ask whether the rewards of a problem differ, and say so.
 
-The arithmetic behind the decisions is in `workbench.budgets`, and the beliefs about problems are in
-`workbench.success_rates`; both can be reached from here as well.
+The arithmetic behind the decisions is in `workbench.rules.budgets`, and the beliefs about problems are in
+`workbench.rules.success_rates`; both can be reached from here as well.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from workbench import budgets
-from workbench.budgets import expected_rollouts as expected_rollouts
-from workbench.budgets import info_gain as info_gain
-from workbench.budgets import knapsack as knapsack
-from workbench.budgets import nonzero_gradient_probability as nonzero_gradient_probability
-from workbench.budgets import required_rollouts as required_rollouts
-from workbench.budgets import value as value
 from workbench.pools import Problem
 from workbench.rollouts import Context, Rollouts, group_numbers
-from workbench.slots import More, PerProblem, Slot, needs_of, state_field
-from workbench.success_rates import (
+from workbench.rules import budgets
+from workbench.rules.budgets import expected_rollouts as expected_rollouts
+from workbench.rules.budgets import info_gain as info_gain
+from workbench.rules.budgets import knapsack as knapsack
+from workbench.rules.budgets import nonzero_gradient_probability as nonzero_gradient_probability
+from workbench.rules.budgets import required_rollouts as required_rollouts
+from workbench.rules.budgets import value as value
+from workbench.rules.success_rates import (
     OfSignals,
     Posteriors,
     RemembersPosteriors,
@@ -38,6 +37,7 @@ from workbench.success_rates import (
     deviations,
     tally,
 )
+from workbench.slots import More, PerProblem, Slot, needs_of, state_field
 from workbench.utils.bounds import (
     Count,
     CountOrZero,

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from workbench import rewards
 from workbench.checks import (
     checked_advantages,
     checked_join,
@@ -26,6 +25,7 @@ from workbench.pools import Pool, Problem
 from workbench.records import checkpoints
 from workbench.rollouts import Context, Ragged, Rollouts, place_within
 from workbench.rounds import collect
+from workbench.rules import rewards
 from workbench.slots import PerProblem, Slot
 from workbench.utils.descriptions import compose, describe
 from workbench.utils.seeding import generator

@@ -27,11 +27,11 @@ import numpy as np
 
 from workbench.policies import END, GO_ON, STOP, Growing, Plan
 from workbench.pools import Problem
-from workbench.replay import RightAnswers, Stored, without_marks
 from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.scheduler import Learner
+from workbench.rules.replay import RightAnswers, Stored, without_marks
+from workbench.rules.scheduler import Learner
+from workbench.rules.success_rates import OfSignals, Signals, outcomes
 from workbench.slots import Slot, state_field
-from workbench.success_rates import OfSignals, Signals, outcomes
 from workbench.utils.bounds import (
     Count,
     CountOrZero,

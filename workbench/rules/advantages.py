@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from workbench.rollouts import Context, Ragged, Rollouts, grouped_rewards, is_mixed
+from workbench.rules.success_rates import Posteriors, RemembersPosteriors, outcomes
 from workbench.slots import Slot, state_field
-from workbench.success_rates import Posteriors, RemembersPosteriors, outcomes
 from workbench.utils.bounds import Count, Flag, Positive, PositiveOrZero, pair
 from workbench.utils.validation import (
     instance_of,

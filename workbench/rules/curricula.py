@@ -18,8 +18,8 @@ import numpy as np
 
 from workbench.pools import Pool, PoolExhausted, Problem, Stream
 from workbench.rollouts import Context, Rollouts
+from workbench.rules.success_rates import Posteriors, outcomes, outcomes_of_round
 from workbench.slots import Slot, state_field
-from workbench.success_rates import Posteriors, outcomes, outcomes_of_round
 from workbench.utils.bounds import (
     Count,
     Interval,

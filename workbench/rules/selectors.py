@@ -16,7 +16,6 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.allocators import BySignal
 from workbench.rollouts import (
     Context,
     Rollouts,
@@ -25,7 +24,8 @@ from workbench.rollouts import (
     place_within,
     sample_variances,
 )
-from workbench.scheduler import Scheduler as Scheduler
+from workbench.rules.allocators import BySignal
+from workbench.rules.scheduler import Scheduler as Scheduler
 from workbench.slots import Baseline, PerProblem, Selection, Slot
 from workbench.utils.bounds import (
     Count,
