@@ -62,9 +62,8 @@ import sweep_processes
 import torch
 from conftest import small_lab
 from hostile import FAMILIES
-from test_methods import METHODS as OF_PAPERS
+from small_methods import NAMES, small
 from test_records import same_weights
-from trl_cases import SMALL
 
 import workbench as wb
 from workbench.policies import transformers  # noqa: F401  imported here, so that no life has to
@@ -72,10 +71,8 @@ from workbench.records import RecordError, RecordWarning, checkpoints
 
 ROUNDS = 8
 OPTIONS = dict(problems_per_round=4, evaluate_every=3, checkpoint_every=2)
-METHODS = {
-    **OF_PAPERS,
-    "cbs-buffer": wb.methods.cbs(scope="buffer", n=4, p=50, warmup=2, start=0.5),
-    **{name: SMALL.get(name, getattr(wb.methods, name)()) for name in wb.methods.MORE_PAPERS},
+METHODS = {name: small(name) for name in NAMES} | {
+    "cbs-buffer": wb.methods.cbs(scope="buffer", n=4, p=50).adjust("selector", warmup=2, start=0.5),
 }
 DISTURBANCES = ("kill", "kill", "kill", "terminate", "interrupt", "quota", "full")
 SIGNALS = {

@@ -13,7 +13,8 @@ import torch
 
 pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-rlvr[trl]'")
 
-from trl_cases import Dataset, small, trainer
+from small_methods import NAMES, small
+from trl_cases import Dataset, trainer
 from verl_cases import Rows
 
 from examples import verl_loop as loop
@@ -33,7 +34,7 @@ from workbench.policies import Sampling
 from workbench.pools import Pool
 from workbench.rollouts import Ragged, Rollouts
 from workbench.rounds import Round
-from workbench.slots import NEEDS
+from workbench.slots import NEEDS, OF_COURSES
 from workbench.trl.table import Verdict
 
 LEVELS = [1, 2, 3] * 4
@@ -42,19 +43,24 @@ PROBLEMS = [replace(problem, level=level) for problem, level in zip(as_problems(
 ROUNDS = 4  # the fourth begins the second epoch
 A_ROUND = 4  # problems
 LIMIT = 8  # tokens of a response
-# Methods with a course are refused, since these trainers sample by themselves.
-EVERY = [
-    name
-    for name in (*methods.PAPERS, *methods.MORE_PAPERS)
-    if getattr(methods, name)().course is None
-]
-# Surrogates that TRL has no loss for, and what verl has neither a loss nor a pool of problems for.
-NOT_IN_TRL = {"gmpo", "clip_cov", "kl_cov"}
-NOT_IN_VERL = {
-    *NOT_IN_TRL,
-    *("cispo", "sapo"),
-    *("greso", "pilot_commit", "mopps", "dps", "cures", "mapp", "adarft"),
-}
+# Methods that steer the sampler are refused, since these trainers sample by themselves.
+EVERY = [name for name in NAMES if not small(name).needs & OF_COURSES]
+
+
+def not_carried(trainer):
+    """Names of the methods for which a trainer has neither the loss nor a pool of problems."""
+    surrogates = {"trl": ("clip", "cispo", "sapo"), "verl": ("clip",)}[trainer]
+    chooses = {"trl": True, "verl": False}[trainer]
+    return {
+        name
+        for name in EVERY
+        if small(name).objective.surrogate not in surrogates
+        or ("problem_choice" in small(name).needs and not chooses)
+    }
+
+
+NOT_IN_TRL = not_carried("trl")
+NOT_IN_VERL = not_carried("verl")
 
 
 class Script:

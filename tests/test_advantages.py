@@ -5,19 +5,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workbench.catalogue.asymmetric import asymmetric
+from workbench.catalogue.gdpo import PartsNormalized
+from workbench.catalogue.pkpo import pkpo
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rules.advantages import (
     BatchNormalized,
     GroupNormalized,
     LeaveOneOut,
     OfRewards,
-    PartsNormalized,
     Posterior,
-    asymmetric,
     batch_normalized,
     group_normalized,
     leave_one_out,
-    pkpo,
     posterior,
     selected_advantages,
 )

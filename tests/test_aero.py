@@ -148,7 +148,7 @@ def test_what_is_left_is_what_a_real_run_spent(tmp_path):
     # The tiny model reads characters, so a prompt has as many tokens as letters.
     prompts = {problem.id: len(problem.prompt) for problem in lab.problems}
     methods = {
-        "grpo": wb.methods.grpo(n=8, entropy=1e-3),
+        "grpo": wb.methods.grpo(n=8, objective=wb.objectives.Objective(entropy=1e-3)),
         "aero": wb.methods.aero(explore=4, total=8),
     }
     spent = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from workbench.catalogue.vip import LeastVariance
 from workbench.config import rebuild
 from workbench.problems import Problem
 from workbench.rollouts import Context, Rollouts
@@ -14,7 +15,6 @@ from workbench.rounds import collect
 from workbench.rules.allocators import (
     DynamicSampling,
     Knapsack,
-    LeastVariance,
     More,
     Rescue,
     Staged,

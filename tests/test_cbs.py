@@ -153,7 +153,7 @@ class TestBuffer:
 @pytest.mark.parametrize("base", ["grpo", "dapo", "gspo"])
 @pytest.mark.parametrize("scope", ["group", "buffer"])
 def test_every_objective_resumes_exactly(base, scope, tmp_path):
-    method = wb.methods.cbs(base, scope, n=4, rounds=3, warmup=1, start=0.5)
+    method = wb.methods.cbs(base, scope, n=4, rounds=3).adjust("selector", warmup=1, start=0.5)
     trained(method, tmp_path / "whole")
     trained(method, tmp_path / "parts", 3)
     assert len(go(wb.Run.resume(tmp_path / "parts"), 5)) == 2
@@ -202,7 +202,9 @@ def test_in_the_group(tmp_path):
 
 def test_over_the_round_in_whole_mini_batches(tmp_path):
     record = trained(
-        wb.methods.cbs(n=8, scope="round", p=70, mini_batch=16, scores="random"), tmp_path, 2
+        wb.methods.cbs(n=8, scope="round", p=70, mini_batch=16).adjust("selector", scores="random"),
+        tmp_path,
+        2,
     )
     assert (record.rounds["selected"] == 32).all()
     assert (record.rounds["steps"] == 2).all(), "floor(.7 64 / 16) = 2"
@@ -222,7 +224,11 @@ def test_the_full_set_in_mini_batches_that_mix_problems(tmp_path):
 @pytest.mark.slow
 def test_from_the_buffer(tmp_path):
     record = trained(
-        wb.methods.cbs(n=4, scope="buffer", rounds=3, warmup=0, start=0.5, floor=0.5), tmp_path, 6
+        wb.methods.cbs(n=4, scope="buffer", rounds=3).adjust(
+            "selector", warmup=0, start=0.5, floor=0.5
+        ),
+        tmp_path,
+        6,
     )
     rounds = record.rounds
     rollouts = record.rollouts()
@@ -302,7 +308,7 @@ def test_a_tenth_of_the_planned_rounds_explores():
     assert chances[6] == pytest.approx(0.6)
     assert chances[12:] == pytest.approx([0.2] * 48)
     assert selector.learning_rate * 60 == pytest.approx(1e-4 * 500)
-    assert wb.methods.cbs(planned=60, warmup=3).selector.warmup == 3
+    assert wb.methods.cbs(planned=60).adjust("selector", warmup=3).selector.warmup == 3
     with pytest.raises(ValueError, match="planned=0"):
         wb.methods.cbs(planned=0)
 
@@ -332,7 +338,9 @@ class TestScoreCorrelations:
         assert both.loc["1-2", "age"] == pytest.approx(expected)
 
     def test_of_a_run(self, tmp_path):
-        record = trained(wb.methods.cbs(n=4, scope="buffer", warmup=0, start=0.5), tmp_path, 4)
+        record = trained(
+            wb.methods.cbs(n=4, scope="buffer").adjust("selector", warmup=0, start=0.5), tmp_path, 4
+        )
         found = score_correlations(record.rollouts(), 2)
         assert found.shape == (2, 10)
         assert found.columns.tolist() == list(FEATURES)

@@ -28,6 +28,7 @@ from workbench.__main__ import main
 from workbench.analysis import comparisons
 from workbench.cli.train import lab_options, pairs
 from workbench.labs import shipped
+from workbench.objectives import Objective
 from workbench.records import pack
 from workbench.utils.names import LABS, MORE_PAPERS, PAPERS, SLOTS
 from workbench.verifiers.pool import Pool
@@ -268,7 +269,7 @@ def test_settings_reach_every_kind_of_slot():
     assert repr(both.selector) == repr(methods.cbs(scope="round").selector)
     assert repr(both.allocator) == repr(methods.cbs(n=16).allocator)
     assert repr(made("grpo", "kl=0.1", "clip=0.1,0.2", "n=4")) == repr(
-        methods.grpo(4, clip=(0.1, 0.2), kl=0.1)
+        methods.grpo(4, objective=Objective(clip=(0.1, 0.2), kl=0.1))
     )
     knapsack = made("knapsack", "info_gain=FALSE", "allocator.low=3").allocator
     assert knapsack.info_gain is False

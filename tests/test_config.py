@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import workbench as wb
 from workbench import config, methods
+from workbench.objectives import Objective
 from workbench.rules import advantages, allocators, replay, selectors
 from workbench.rules.allocators import DynamicSampling, Knapsack
 from workbench.rules.scheduler import Scheduler
@@ -25,8 +26,10 @@ def test_every_method_is_made_by_its_name(name):
 def test_arguments_are_those_of_the_function():
     assert config.method("pods", {"n": 32, "m": 8}) == methods.pods(32, 8)
     assert config.method("grpo", {"clip": [0.1, 0.2]}) == methods.grpo(clip=(0.1, 0.2))
-    assert config.method("grpo", '{"n": 4, "kl": 0.1}') == methods.grpo(4, kl=0.1)
-    assert config.method("cbs", {"floor": 0.5}).selector.floor == 0.5
+    assert config.method("grpo", '{"n": 4, "objective.kl": 0.1}') == methods.grpo(
+        4, objective=Objective(kl=0.1)
+    )
+    assert config.method("cbs", {"selector.floor": 0.5}).selector.floor == 0.5
     assert config.method("exgrpo", {}).replay == methods.exgrpo().replay
 
 
@@ -78,8 +81,8 @@ def test_a_description_in_place_of_a_value_is_made():
         (("magic",), "method='magic'"),
         (("knapsak",), "method=.*'knapsack'"),
         (("pods", {"q": 3}), "^q: .*pods.* n, m, rule"),
-        (("cbs", {"flor": 0.1}), "^flor: .*'floor'"),
-        (("grpo", {"kll": 0.1}), "^kll: .*'kl'"),
+        (("cbs", {"scop": "round"}), "^scop: .*'scope'"),
+        (("grpo", {"clp": 0.1}), "^clp: .*'clip'"),
         (("grpo", {"selektor": "All"}), "^selektor: .*'selector'"),
         (("grpo", {"n": 0}), "^n=0"),
         (("grpo", {}, {"alocator.n": 4}), "^alocator: .*'allocator'"),

@@ -189,12 +189,12 @@ MISTAKES = {
         r"reward",
     ),
     "an infinite KL weight": (
-        lambda: methods.grpo(kl=float("inf")),
+        lambda: methods.grpo(objective=Objective(kl=float("inf"))),
         "kl=inf",
     ),
     "a number beyond all": (lambda: methods.grpo(n=10**400), "n=10000.*"),
     "a weight beyond all": (
-        lambda: methods.grpo(entropy=10**400),
+        lambda: methods.grpo(objective=Objective(entropy=10**400)),
         "entropy=10000.*",
     ),
     "no name": (lambda: method(name=""), "name=''"),
@@ -205,7 +205,7 @@ MISTAKES = {
         lambda: methods.grpo(clip=0.2),
         "clip=0.2",
     ),
-    "a negative KL weight": (lambda: methods.grpo(kl=-0.1), "kl=-0.1"),
+    "a negative KL weight": (lambda: methods.grpo(objective=Objective(kl=-0.1)), "kl=-0.1"),
     "an unknown rule": (
         lambda: methods.pods(rule="best"),
         "rule='best'",
@@ -216,10 +216,6 @@ MISTAKES = {
         "rates=0.5",
     ),
     "half a prior": (lambda: methods.aero(prior=1.0), "prior=1.0"),
-    "a share by its slot's name": (
-        lambda: methods.cbs(keep=30),
-        "keep=30",
-    ),
     "a share in percent": (lambda: methods.cbs(p=0), "keep=0"),
     # a lab
     "an unknown level": (

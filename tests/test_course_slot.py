@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 
 import workbench as wb
 from workbench import labs, methods
+from workbench.catalogue.duet import Signals, by_signal
+from workbench.catalogue.prefix_sampling import prefix_length
+from workbench.catalogue.spec_rl import accepted
 from workbench.policies import END, GO_ON, STOP, Plan, Sampling
 from workbench.pools import Pool, Problem
 from workbench.records.round_stats import round_stats
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rules import allocators, courses, curricula, selectors
-from workbench.rules.budgets import by_signal
-from workbench.rules.courses import accepted, beginnings, followed, prefix_length
+from workbench.rules.courses import beginnings, followed
 from workbench.rules.scheduler import Learner
-from workbench.rules.success_rates import Signals, SuccessRates
+from workbench.rules.success_rates import SuccessRates
 from workbench.slots import Slot
 from workbench.utils.descriptions import clone, describe
 
@@ -654,8 +656,10 @@ METHODS = {
     "prefix_rl": methods.prefix_rl(8),
     "spec_rl": methods.spec_rl(4),
     "partial_rollouts": methods.partial_rollouts(4),
-    "duet": methods.duet(8, limit=40, low=2, refit=2, quantiles=(0.2, 0.5)),
-    "arrol": methods.arrol(8, at=8, warm_up=1, learning_rate=0.01, units=16),
+    "duet": methods.duet(8, limit=40, low=2).adjust("course", refit=2, quantiles=(0.2, 0.5)),
+    "arrol": methods.arrol(
+        8, course=courses.Survival(at=8, warm_up=1, learning_rate=0.01, units=16)
+    ),
 }
 
 
@@ -710,7 +714,7 @@ def test_an_unsolved_problem_starts_from_a_part_of_its_answer(late, tmp_path):
     scores = late.verifier.score(list(found.text), list(found.answer))
     rollouts = found.assign(correct=scores.correct, reward=scores.reward)
     wb.replay.save_answers(rollouts, tmp_path / "answers")
-    method = methods.prefix_rl(8, path=str(tmp_path / "answers"))
+    method = methods.prefix_rl(8, course=courses.OwnPrefixes(path=str(tmp_path / "answers")))
     run = wb.Run(late, method, out=tmp_path / "run", **SIZES)
     go(run, 3)
     table = run.record.rollouts()

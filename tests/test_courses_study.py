@@ -15,7 +15,7 @@ LAB = wb.labs.tiny(pool=32, levels=(1, 8), held_out=8, samples=2, regime="tight"
 
 def test_what_is_stopped_is_followed_to_its_end(tmp_path):
     table = courses.stopped_by(
-        wb.methods.arrol(4, at=6, warm_up=1, learning_rate=1e-2),
+        wb.methods.arrol(4, course=wb.courses.Survival(at=6, warm_up=1, learning_rate=1e-2)),
         wb.methods.grpo(4),
         LAB,
         tmp_path,
@@ -32,7 +32,13 @@ def test_what_is_stopped_is_followed_to_its_end(tmp_path):
 
 def test_rollouts_that_the_other_method_did_not_sample_are_an_error(tmp_path):
     with pytest.raises(ValueError, match="more rollouts"):
-        courses.stopped_by(wb.methods.arrol(4, at=6), wb.methods.grpo(2), LAB, tmp_path, rounds=1)
+        courses.stopped_by(
+            wb.methods.arrol(4, course=wb.courses.Survival(at=6)),
+            wb.methods.grpo(2),
+            LAB,
+            tmp_path,
+            rounds=1,
+        )
 
 
 def test_runs_are_compared_when_they_have_sampled_as_many_tokens():

@@ -9,16 +9,17 @@ from conftest import small_lab
 import workbench as wb
 from workbench import methods
 from workbench.adapters import scored
+from workbench.catalogue.experience_replay import Fifo
+from workbench.catalogue.ragen import GroupFilter
+from workbench.catalogue.speed import Screening
 from workbench.policies import Sampling
 from workbench.pools import Problem
 from workbench.records.round_stats import round_stats
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import collect
 from workbench.rules import allocators
-from workbench.rules.allocators import DynamicSampling, Knapsack, Screening
-from workbench.rules.replay import Fifo
+from workbench.rules.allocators import DynamicSampling, Knapsack
 from workbench.rules.rewards import Correct, Overlong
-from workbench.rules.selectors import GroupFilter
 from workbench.utils.descriptions import describe
 from workbench.verifiers import Scores, Verifier
 

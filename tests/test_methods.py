@@ -4,11 +4,15 @@ Any value of a slot goes with any value of the others.
 """
 
 import inspect
+import re
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from conftest import Gradients, go, same_record, same_weights, small_lab
+from small_methods import NAMES
 
 import workbench as wb
 from workbench.objectives import Objective
@@ -28,7 +32,7 @@ METHODS = {
     "ar3po": wb.methods.ar3po(2, 2),
     "knapsack": wb.methods.knapsack(4),
     "aero": wb.methods.aero(4, 8, n_max=10, k_max=3),
-    "cbs": wb.methods.cbs(n=4, p=50, warmup=2, start=0.5),
+    "cbs": wb.methods.cbs(n=4, p=50).adjust("selector", warmup=2, start=0.5),
 }
 
 
@@ -366,10 +370,24 @@ def test_bad_arguments(call, message):
         call()
 
 
-def test_every_public_function_makes_a_method_of_its_own_name():
-    functions = inspect.getmembers(wb.methods, inspect.isfunction)
-    own = [name for name, function in functions if function.__module__ == "workbench.methods"]
-    public = {name for name in own if not name.startswith("_")}
-    assert public == {*wb.methods.PAPERS, *wb.methods.MORE_PAPERS}
-    for name in public:
-        assert getattr(wb.methods, name)().name == name
+@pytest.mark.parametrize("name", NAMES)
+def test_a_registered_function_makes_the_method_of_its_name(name):
+    entry = wb.methods.entry(name)
+    assert entry.make is getattr(wb.methods, name)
+    assert entry.make().name == name
+    assert re.search(r"\(arXiv \d{4}\.\d{5}\)", entry.paper)
+    # Every argument has a name, so that a grid and the command line can give it.
+    kinds = {each.kind for each in inspect.signature(entry.make).parameters.values()}
+    assert kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD}
+
+
+def test_the_core_never_loads_a_further_paper():
+    """A file of the catalogue is loaded when its method is asked for, and alone."""
+    code = (
+        "import sys, workbench.run, workbench.config; from workbench import methods\n"
+        "loaded = lambda: {m for m in sys.modules if m.startswith('workbench.catalogue.')}\n"
+        "assert not loaded(), loaded()\n"
+        "methods.pkpo()\n"
+        "assert loaded() == {'workbench.catalogue.pkpo'}, loaded()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -15,18 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
+from workbench.catalogue.hora import by_hit_utility
+from workbench.catalogue.mapp import mixed_group_probability
+from workbench.catalogue.pass_at_k import pass_at_k_normalized
+from workbench.catalogue.pkpo import pkpo
+from workbench.catalogue.vip import by_variance
 from workbench.problems import Pool, Problem
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import collect
 from workbench.rules import advantages, allocators, curricula, replay, selectors
-from workbench.rules.advantages import group_normalized, pass_at_k_normalized, pkpo
-from workbench.rules.budgets import (
-    by_hit_utility,
-    by_variance,
-    in_proportion,
-    nonzero_gradient_probability,
-)
-from workbench.rules.curricula import mixed_group_probability
+from workbench.rules.advantages import group_normalized
+from workbench.rules.budgets import in_proportion, nonzero_gradient_probability
 from workbench.rules.success_rates import Posteriors
 
 HERE = Context(seed=0, round=1)
@@ -415,7 +414,7 @@ def test_solved_problems_leave_and_come_back_once_too_few_are_left():
 def test_pilot_commit_trains_and_bounds_what_waits(tmp_path):
     """A run in the lab: no more groups than wanted, and only those with pilots that fit."""
     lab = wb.labs.tiny(base="late", pool=24, held_out=0)
-    method = wb.methods.pilot_commit(4, 4, groups=4, between=(0.2, 0.8))
+    method = wb.methods.pilot_commit(4, 4, groups=4).adjust("allocator", between=(0.2, 0.8))
     run = wb.Run(lab, method, out=tmp_path, problems_per_round=8, evaluate_every=0)
     go(run, 4)
     for number in range(1, 5):

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
+from workbench.catalogue.rlep import Experience
 from workbench.grpo import grpo_step, mini_batches
 from workbench.objectives import policy_loss, token_weights
 from workbench.records.round_stats import round_stats
 from workbench.rollouts import Context, Rollouts
 from workbench.rules.allocators import DynamicSampling, Knapsack
-from workbench.rules.replay import CorrectResponses, Experience
+from workbench.rules.replay import CorrectResponses
 from workbench.rules.rewards import Correct
 from workbench.rules.scheduler import Learner, Scheduler, round_reward
 from workbench.rules.selectors import Rejection

@@ -27,11 +27,13 @@ from conftest import (
     tiny_policy,
     weights,
 )
+from small_methods import NAMES, small
 
 import workbench as wb
+from workbench.catalogue.greso import Greso
 from workbench.grpo import NonFinite
 from workbench.rules.allocators import More, Uniform
-from workbench.rules.curricula import Greso, ShuffledEpochs
+from workbench.rules.curricula import ShuffledEpochs
 from workbench.slots import Slot
 from workbench.verifiers import STATUSES, Scores
 
@@ -454,7 +456,12 @@ def test_a_non_finite_advantage_stops_the_round_and_keeps_whole_groups(lab, tmp_
 
 
 def test_a_non_finite_loss_stops_the_round_and_keeps_its_rollouts(lab, tmp_path):
-    run = wb.Run(lab, wb.methods.grpo(n=4, kl=1e308), out=tmp_path, **SMALL)  # 0 x inf
+    run = wb.Run(
+        lab,
+        wb.methods.grpo(n=4, objective=wb.objectives.Objective(kl=1e308)),
+        out=tmp_path,
+        **SMALL,
+    )  # 0 x inf
     with pytest.raises(
         NonFinite,
         match=r"round 1: the loss of .*failed-000001.parquet",
@@ -548,7 +555,7 @@ def test_mini_batches_are_steps(lab):
 
 
 def test_kl_and_entropy_terms_run(lab):
-    method = wb.methods.grpo(n=4, kl=0.05, entropy=0.01)
+    method = wb.methods.grpo(n=4, objective=wb.objectives.Objective(kl=0.05, entropy=0.01))
     rows = go(wb.Run(lab, method, problems_per_round=4, evaluate_every=0), 2)
     assert rows[0]["kl"] == pytest.approx(0, abs=1e-5)
     assert rows[1]["kl"] >= 0
@@ -557,35 +564,15 @@ def test_kl_and_entropy_terms_run(lab):
     )
 
 
-# Sizes for a test. The others take n alone.
-SIZES = {
-    "pods": {"n": 4, "m": 2},
-    "ar3po": {"k": 2},
-    "aero": {"explore": 4, "total": 6, "uniform": 4},
-    "reinforce_ada": {"stages": 2, "k": 2, "keep": 2},
-    "pilot_commit": {"pilots": 2, "commit": 2, "groups": 2},
-    "speed": {"first": 2, "further": 2, "groups": 1},
-    "hora": {"n": 4, "probe": 2},
-    "vip": {"n": 4},
-    "mapp": {"n": 4, "factor": 2},
-    "mopps": {"n": 4, "factor": 2},
-    "lilo": {"n": 4, "factor": 2},
-    "rlep": {"n": 4, "each": 1},
-    "exgrpo": {"n": 4, "start": 0.0},
-    "prefix_rl": {"n": 8},
-    "clip_cov": {"n": 4, "covariance_range": (0.0, 5.0)},
-}
-
-
 @pytest.fixture(scope="module")
 def smallest_lab():
     return wb.labs.tiny(base="late", pool=9, held_out=0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*wb.methods.PAPERS, *wb.methods.MORE_PAPERS])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_method_trains_and_resumes_exactly_from_its_manifest(name, smallest_lab, tmp_path):
-    method = getattr(wb.methods, name)(**SIZES.get(name, {"n": 4}))
+    method = small(name)
     assert method.name == name
     options = {"problems_per_round": 3, "evaluate_every": 0, "checkpoint_every": 1}
     whole = wb.Run(smallest_lab, method, out=tmp_path / "whole", **options)

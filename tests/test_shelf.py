@@ -191,7 +191,7 @@ def test_a_part_of_a_shelf_is_not_packed_by_itself(folder):
 
 def test_old_responses_stay_in_the_round_that_they_joined(tmp_path):
     lab = small_lab(pool=8, held_out=2, samples=1)
-    method = wb.methods.cbs(scope="buffer", n=2, warmup=1)
+    method = wb.methods.cbs(scope="buffer", n=2).adjust("selector", warmup=1)
     go(wb.Run(lab, method, out=tmp_path / "a", **SMALL), 4)
     before = frames(tmp_path / "a")
     assert any((part["round"] < number).any() for number, part in zip(before[1], before[2][4:]))

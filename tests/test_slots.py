@@ -1,8 +1,6 @@
 """What every slot value keeps: it derives from Slot, is cloned, described and made again."""
 
 import dataclasses
-import importlib
-import inspect
 import typing
 from dataclasses import dataclass
 
@@ -12,21 +10,17 @@ from conftest import go, small_lab
 
 import workbench as wb
 from workbench import methods
+from workbench.catalogue.duet import Signals
 from workbench.config import rebuild
 from workbench.rollouts import Context, Rollouts
 from workbench.rules import advantages, allocators, courses, curricula, replay, selectors
 from workbench.rules.advantages import leave_one_out
-from workbench.rules.allocators import (
-    DynamicSampling,
-    Knapsack,
-    Staged,
-    SuccessRates,
-)
+from workbench.rules.allocators import DynamicSampling, Knapsack, Staged, SuccessRates
 from workbench.rules.curricula import ShuffledEpochs
 from workbench.rules.replay import Buffer, CorrectResponses
 from workbench.rules.scheduler import Scheduler
 from workbench.rules.selectors import All, MaxVariance
-from workbench.rules.success_rates import Posteriors, RemembersPosteriors, Signals
+from workbench.rules.success_rates import Posteriors
 from workbench.slots import NEEDS, More, PerProblem, Selection, Slot
 from workbench.utils.bounds import Count, Share
 from workbench.utils.descriptions import compose, describe
@@ -108,23 +102,20 @@ VALUES = {
         advantages.Marginalized(0.75),
     ],
 }
+# What papers bring that are not in the list above, with the arguments of their method.
+for name in (*methods.PAPERS, *methods.MORE_PAPERS):
+    for slot, value in methods.entry(name).make().learning().items():
+        if type(value) not in map(type, VALUES[slot]):
+            VALUES[slot].append(value)
+EVERY = [pytest.param(slot, value, id=compose(value)) for slot in VALUES for value in VALUES[slot]]
 # Estimates of success rates learn like slot values, and stand inside allocators.
 ESTIMATES = (SuccessRates, Posteriors, Signals)
-EVERY = [pytest.param(slot, value, id=compose(value)) for slot in VALUES for value in VALUES[slot]]
-MODULES = ("curricula", "allocators", "courses", "replay", "selectors", "scheduler", "advantages")
 
 
-def slot_classes():
-    """Every class of the package that derives from Slot and fits a slot of a method."""
-    classes = set()
-    for name in MODULES:
-        module = importlib.import_module(f"workbench.{name}")
-        for name, kind in inspect.getmembers(module, inspect.isclass):
-            bases = (Slot, RemembersPosteriors, replay.Stored, replay.RightAnswers)
-            is_base = kind in bases or name.startswith("_")
-            if issubclass(kind, Slot) and kind not in ESTIMATES and not is_base:
-                classes.add(kind)
-    return classes
+def leaves(kind):
+    """The classes of the package without subclasses of their own that derive from a class."""
+    below = [each for each in kind.__subclasses__() if each.__module__.startswith("workbench.")]
+    return {leaf for each in below for leaf in leaves(each)} if below else {kind}
 
 
 def same_state(a, b):
@@ -140,7 +131,9 @@ def same_state(a, b):
 
 
 def test_every_slot_value_of_the_package_is_tested_here():
-    assert slot_classes() == {type(value) for values in VALUES.values() for value in values}
+    tested = {type(value) for values in VALUES.values() for value in values}
+    estimates = set().union(*map(leaves, ESTIMATES))
+    assert leaves(Slot) - tested <= {*ESTIMATES, *estimates}
 
 
 @pytest.mark.parametrize("slot, value", EVERY)
@@ -164,8 +157,8 @@ def test_a_clone_is_another_object_of_the_same_configuration(slot, value):
 @pytest.mark.parametrize("slot, value", EVERY)
 def test_a_value_is_made_again_from_its_description_and_from_how_it_is_shown(slot, value):
     assert rebuild(describe(value)) == value
-    names = {kind.__name__: kind for kind in slot_classes()}
-    names |= {kind.__name__: kind for kind in ESTIMATES} | {"leave_one_out": leave_one_out}
+    kinds = (*ESTIMATES, allocators.BySignal, *(type(each) for each in VALUES[slot]))
+    names = {kind.__name__: kind for kind in kinds} | {"leave_one_out": leave_one_out}
     assert eval(compose(value), names) == value
 
 

@@ -279,7 +279,7 @@ def test_trainers_refuse_surrogates_that_they_do_not_have_by_name():
         arguments(wb.methods.gmpo())
     with pytest.raises(ValueError, match="surrogate='sapo'"):
         check_clipped(wb.methods.sapo().objective, "verl")
-    dual = wb.methods.grpo(dual_clip=3.0)
+    dual = wb.methods.grpo(objective=wb.objectives.Objective(dual_clip=3.0))
     with pytest.raises(ValueError, match="dual_clip=3"):
         check_clipped(dual.objective, "verl")
     check_clipped(wb.methods.grpo().objective, "verl")

@@ -148,7 +148,7 @@ def _objectives(loss):
 
 
 def test_the_mean_over_groups_is_that_of_the_objective(tmp_path):
-    one = shaken(trainer(tmp_path, methods.grpo(4, loss_aggregation="group")))
+    one = shaken(trainer(tmp_path, methods.grpo(4, objective=Objective(loss_aggregation="group"))))
     expected = own_gradient(one, "group")
     assert expected.abs().max() > 1e-3
     for steps in (1, 3):
@@ -157,7 +157,7 @@ def test_the_mean_over_groups_is_that_of_the_objective(tmp_path):
 
 
 def test_the_number_of_micro_batches_changes_no_penalty(tmp_path):
-    method = methods.grpo(4, loss_aggregation="rollout", kl=0.5)
+    method = methods.grpo(4, objective=Objective(loss_aggregation="rollout", kl=0.5))
     one = shaken(trainer(tmp_path, method), 0.03)
     by_steps = {steps: gradient(one, steps) for steps in (1, 3, 4)}
     one.beta = 0.0
@@ -168,7 +168,7 @@ def test_the_number_of_micro_batches_changes_no_penalty(tmp_path):
 
 @pytest.mark.parametrize("aggregation", ["token", "rollout"])
 def test_the_number_of_micro_batches_changes_no_entropy_bonus(aggregation, tmp_path):
-    method = methods.grpo(4, loss_aggregation=aggregation, entropy=0.5)
+    method = methods.grpo(4, objective=Objective(loss_aggregation=aggregation, entropy=0.5))
     one = shaken(trainer(tmp_path, method))
     outcome = hand_made_round(advantages=np.zeros(5))  # the bonus alone
     norms = [gradient(one, steps, outcome).norm().item() for steps in (1, 3, 5, 8)]
@@ -179,7 +179,7 @@ def test_the_number_of_micro_batches_changes_no_entropy_bonus(aggregation, tmp_p
 
 
 def test_an_optimizer_step_averages_the_entropy_of_its_own_tokens(tmp_path):
-    one = shaken(trainer(tmp_path, methods.grpo(4, entropy=0.5)))
+    one = shaken(trainer(tmp_path, methods.grpo(4, objective=Objective(entropy=0.5))))
     outcome = hand_made_round(advantages=np.zeros(5))  # the bonus alone
     # Two steps with half of the round's tokens each, so the sum of both is twice that of one.
     halves = gradient(one, 4, outcome, of_step=2)
@@ -328,7 +328,7 @@ class Sized(Slot):
 
 
 def test_weights_go_with_no_penalty_and_mini_batches_not_at_all(tmp_path):
-    weighing = methods.grpo(4, entropy=0.01).but(selector=Weighing())
+    weighing = methods.grpo(4, objective=Objective(entropy=0.01)).but(selector=Weighing())
     with pytest.raises(ValueError, match=r"^selector: it weighs rollouts, but TRL weighs its KL"):
         trainer(tmp_path, weighing).train()
     with pytest.raises(ValueError, match=r"^selector: mini_batch=4, but TRL's settings say how"):

@@ -15,6 +15,7 @@ from trl_cases import SMALL, dataset, refused, right, small, trainer
 from workbench import methods
 from workbench import trl as workbench_trl
 from workbench.objectives import Objective
+from workbench.rules import curricula
 from workbench.rules.advantages import GroupNormalized
 from workbench.rules.allocators import SuccessRates
 from workbench.rules.replay import CorrectResponses
@@ -165,7 +166,7 @@ def test_a_curriculum_by_level_reads_the_column_of_that_name(tmp_path):
     fractions = data.remove_columns("level").add_column("level", [0.5] * 16)
     refused(tmp_path, method, r"^train_dataset: level of row 0=0\.5: a whole", data=fractions)
     known = {workbench_trl.problem_id(prompt): 50.0 for prompt in data["prompt"]}
-    own = methods.adarft(4, difficulties=known)
+    own = methods.adarft(4, curriculum=curricula.AdaRft(difficulties=known))
     trainer(tmp_path, own, data=data.remove_columns("level"))
 
 
@@ -210,7 +211,7 @@ def test_what_a_slot_needs_and_this_trainer_lacks_is_refused_by_name(tmp_path):
         "^advantage=.* needs advantages that differ .* with importance_sampling_level='sequence'"
     )
     refused(tmp_path, by_token, match)
-    weighing = methods.grpo(4, kl=0.1).but(selector=Heavy())
+    weighing = methods.grpo(4, objective=Objective(kl=0.1)).but(selector=Heavy())
     match = "^selector=Heavy.* needs a weight for the loss .* with a KL penalty or an entropy bonus"
     refused(tmp_path, weighing, match)
     # The modes that keep no old probabilities go with vLLM's correction.

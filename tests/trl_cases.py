@@ -9,7 +9,6 @@ import transformers
 import trl
 from datasets import Dataset
 
-from workbench import methods
 from workbench import trl as workbench_trl
 from workbench.labs import shipped
 from workbench.objectives import policy_loss
@@ -17,65 +16,10 @@ from workbench.policies.transformers import TransformersPolicy
 from workbench.problems import arithmetic
 from workbench.rollouts import Ragged, Rollouts
 from workbench.rounds import Round
-from workbench.rules import allocators, selectors
 from workbench.verifiers import Math
 
 MODEL = str(shipped("models/tiny"))
 transformers.utils.logging.disable_progress_bar()
-
-# Methods at a small size. Those that are not here run at their defaults.
-SMALL = {
-    "grpo": methods.grpo(4),
-    "dapo": methods.dapo(4),
-    "gspo": methods.gspo(4),
-    "dr_grpo": methods.dr_grpo(4),
-    "pods": methods.pods(8, 4),
-    "ar3po": methods.ar3po(2, 2),
-    "knapsack": methods.knapsack(4),
-    "aero": methods.aero(explore=4, total=8, n_max=8),
-    "cbs": methods.cbs(n=4, p=50),
-    "reinforce_ada": methods.reinforce_ada(stages=2, k=4, keep=4),
-    "reinforce_ada_est": methods.reinforce_ada_est(4),
-    "greso": methods.greso(4),
-    "speed": methods.speed(4, 2, groups=2),
-    "pilot_commit": methods.pilot_commit(2, 2, groups=2),
-    "mopps": methods.mopps(4, factor=2),
-    "dps": methods.dps(4),
-    "cures": methods.cures(4),
-    "hora": methods.hora(4, probe=2),
-    "vip": methods.vip(4),
-    "cppo": methods.cppo(8),
-    "ragen": methods.ragen(4),
-    "pruned": methods.pruned(4),
-    "asymmetric": methods.asymmetric(4),
-    "gdpo": methods.gdpo(4),
-    "maxrl": methods.maxrl(4),
-    "pass_at_k": methods.pass_at_k(4, k=2),
-    "pkpo": methods.pkpo(4, k=2),
-    "rl_zvp": methods.rl_zvp(4),
-    "discounted_beta": methods.discounted_beta(4),
-    "mapp": methods.mapp(4, factor=2),
-    "rlep": methods.rlep(4, each=1),
-    "experience_replay": methods.experience_replay(4, size=32),
-    "exgrpo": methods.exgrpo(4, start=0.0),
-    "lilo": methods.lilo(4, factor=2),
-    "adarft": methods.adarft(4),
-    "cispo": methods.cispo(4),
-    "sapo": methods.sapo(4),
-    "gmpo": methods.gmpo(4),
-    "clip_cov": methods.clip_cov(4),
-    "kl_cov": methods.kl_cov(4),
-    # What a trainer that samples by itself carries of DUET.
-    "by_signal": methods.grpo().but(
-        allocator=allocators.BySignal(8, low=2),
-        selector=selectors.InverseCounts(allocator=allocators.BySignal(8, low=2)),
-    ),
-}
-
-
-def small(name):
-    """A method of `methods.PAPERS` or `methods.MORE_PAPERS`, small where it has a small form."""
-    return SMALL[name] if name in SMALL else getattr(methods, name)()
 
 
 @functools.cache

@@ -34,6 +34,7 @@ from trl_cases import (
 )
 
 from workbench import methods
+from workbench.objectives import Objective
 from workbench.slots import Slot
 
 torch.set_num_threads(1)
@@ -123,7 +124,7 @@ def gradients(out):
 
 def entropy_bonus(out):
     """The bonus depends neither on the micro-batches nor on the processes."""
-    method = methods.grpo(4, loss_aggregation="rollout", entropy=0.5)
+    method = methods.grpo(4, objective=Objective(loss_aggregation="rollout", entropy=0.5))
     one = shaken(trainer(out, method, per_device_train_batch_size=4))
     outcome = hand_made_round(advantages=np.zeros(5))
     by_steps = []

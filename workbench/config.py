@@ -23,6 +23,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 from workbench import labs, methods, problems
@@ -34,8 +35,8 @@ from workbench.policies.stress import Stress
 from workbench.pools import Pool, Stream
 from workbench.rules import advantages, rewards
 from workbench.slots import Slot
-from workbench.utils.descriptions import defaults, describe
-from workbench.utils.names import method_names, methods_of_packages
+from workbench.utils.descriptions import defaults, describe, name_of
+from workbench.utils.names import catalogue, methods_of_packages
 from workbench.utils.validation import did_you_mean, instance_of, one_of, shown, unknown_argument
 from workbench.verifiers import Math
 
@@ -70,11 +71,10 @@ def method(
     Parameters
     ----------
     name : str
-        One of `methods.PAPERS` or `methods.MORE_PAPERS`, or that of an entry point of the group
-        `workbench.methods`, by which an installed package brings a method of its own.
+        See `methods.entry`.
     arguments : dict or JSON text, optional
-        Of the function of that name, in `workbench.methods` or in the package. Dotted names and
-        those of slots are settings.
+        Of the function that is registered under that name. Dotted names and those of slots are
+        settings.
     settings : dict or JSON text, optional
         Changes of its slots, see the top of this module.
 
@@ -90,16 +90,15 @@ def method(
     >>> method("grpo", settings={"replay": "CorrectResponses"}).replay
     CorrectResponses(mode='stop-gradient', capacity=None)
     """
-    one_of("method", name, method_names())
-    of_packages = methods_of_packages()
-    function = of_packages[name].load() if name in of_packages else getattr(methods, name)
+    function = methods.entry(name).make
     own: dict[str, Any] = {}
     changes: dict[str, Any] = {}
     for key, value in mapping("arguments", arguments).items():
         is_setting = "." in key or key in SLOTS
         (changes if is_setting else own)[key] = value
     # A plain name may have been meant for a slot, so these are named as well.
-    _check_names(own, [*_arguments(function), *SLOTS], name)
+    if not _takes_any(function):
+        _check_names(own, [*_arguments(function), *SLOTS], name)
     made: Method = _called(function, {key: rebuild(_data(value)) for key, value in own.items()})
     instance_of(f"method={name!r}", made, Method, "a function that returns a Method")
     changes |= mapping("settings", settings)
@@ -283,31 +282,20 @@ def check_pool(config: Any) -> dict[str, Any]:
 
 
 def _arguments(function: Callable[..., Any]) -> list[str]:
-    """Names of the arguments of a function or class.
-
-    In place of a catch-all such as `**options` stand those of the class that it is passed on to.
-    """
-    names: list[str] = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            names += inspect.signature(_passed_on_to(function, name)).parameters
-        else:
-            names.append(name)
+    """Names of the arguments of a function or class."""
+    parameters = inspect.signature(function).parameters.values()
+    names = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
+    # These two labs pass what they do not name on to the settings of their model.
+    passed_on_to = {labs.transformers: labs.TransformersConfig, labs.unsloth: labs.UnslothConfig}
+    if function in passed_on_to:
+        names += inspect.signature(passed_on_to[function]).parameters
     return list(dict.fromkeys(names))
 
 
-def _passed_on_to(function: Callable[..., Any], catch_all: str) -> type:
-    """The class whose arguments a catch-all such as `**options` takes."""
-    if function is labs.transformers:
-        return labs.TransformersConfig
-    if function is labs.unsloth:
-        return labs.UnslothConfig
-    # A method's catch-all is called after a slot, or after what stands in it.
-    slot = {"scheduler": "selector", "buckets": "replay"}.get(catch_all, catch_all)
-    if slot not in SLOTS:
-        raise ValueError(f"{function.__name__}(**{catch_all}): named arguments are needed")
-    # The method is made with its defaults, only to see of which class the slot's value is.
-    return type(function().slots()[slot])
+def _takes_any(function: Callable[..., Any]) -> bool:
+    """Whether a function has a catch-all such as `**options`, and checks the names itself."""
+    parameters = inspect.signature(function).parameters.values()
+    return any(each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def _check_names(names: Iterable[str], known: Iterable[str], what: str, path: str = "") -> None:
@@ -383,10 +371,12 @@ def _buildable() -> dict[str, Any]:
     These are all slot values, the parts of the reward, the functions of advantages, and the classes
     of a method and its objective.
     """
-    named = [Method, Objective, *_own(rewards, type), *_own(advantages, types.FunctionType)]
+    functions = chain(*(_own(file, types.FunctionType) for file in (advantages, *catalogue())))
+    of_groups = [each for each in functions if "groups" in inspect.signature(each).parameters]
+    named = [Method, Objective, *_own(rewards, type), *of_groups, *_subclasses(Slot)]
     return {
-        f"{value.__module__}.{value.__name__}".removeprefix("workbench."): value
-        for value in (*named, *_subclasses(Slot))
+        name_of(value): value
+        for value in named
         if value.__module__.startswith("workbench.") and not value.__name__.startswith("_")
     }
 

@@ -1,17 +1,9 @@
 """The papers as compositions: each method is a choice of slot values, in a few lines.
 
-Five papers that the notebooks reproduce: PODS (arXiv 2504.13818), AR3PO (2509.25808), Knapsack RL
-(2509.25849), AERO (2602.14338), CBS (2602.08499). The baselines that they share: GRPO, DAPO, GSPO
-and Dr. GRPO. Further papers, by what they decide:
-
-    which problems         greso, mopps, mapp, dps, cures, adarft
-    how many rollouts      reinforce_ada, reinforce_ada_est, speed, pilot_commit, hora, vip, lilo
-    where a rollout starts prefix_sampling, prefix_rl, spec_rl, partial_rollouts
-    when it stops          duet, arrol
-    which old responses    rlep, experience_replay, exgrpo
-    which rollouts         cppo, ragen, pruned
-    how good               asymmetric, gdpo, maxrl, pass_at_k, pkpo, rl_zvp, discounted_beta
-    the loss               cispo, sapo, gmpo, clip_cov, kl_cov
+Here are five papers that the notebooks reproduce, PODS (arXiv 2504.13818), AR3PO (2509.25808),
+Knapsack RL (2509.25849), AERO (2602.14338) and CBS (2602.08499), and the baselines that they share:
+GRPO, DAPO, GSPO and Dr. GRPO. Each further paper is a file of `workbench.catalogue`, which is
+imported when its method is asked for: `methods.greso()`.
 
 Every default is cited, and where a paper was read only in part the docstring says how far it can be
 trusted. Settings that belong to the model and the machine, such as the learning rate and the
@@ -20,24 +12,26 @@ response length, are the lab's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import importlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from workbench.objectives import Objective
 from workbench.rollouts import Context, Rollouts
-from workbench.rules import advantages, allocators, courses, curricula, replay, selectors
+from workbench.rules import advantages, allocators, curricula, replay, selectors
 from workbench.rules.advantages import GroupNormalized
 from workbench.rules.allocators import Uniform
 from workbench.rules.rewards import Correct, Overlong
 from workbench.slots import NEEDS, PerProblem, Slot, needs_of
 from workbench.utils.bounds import pair
-from workbench.utils.descriptions import compose, describe
+from workbench.utils.descriptions import compose, describe, parameters
 from workbench.utils.html import card
 from workbench.utils.names import MORE_PAPERS as MORE_PAPERS
 from workbench.utils.names import PAPERS as PAPERS
+from workbench.utils.names import SLOTS, method_names, methods_of_packages
 from workbench.utils.validation import instance_of, is_number, one_of, shown, whole_number
 
 # Slot -> (the method that its protocol names, an example), for the slots whose values may learn.
@@ -49,6 +43,7 @@ LEARNING_SLOTS = {
     "selector": ("select", "selectors.MaxVariance(4)"),
     "advantage": ("__call__", "advantages.GroupNormalized()"),
 }
+Maker = TypeVar("Maker", bound=Callable)
 LARGEST_WHOLE = 2**53  # up to here every whole number is a float too
 
 
@@ -138,6 +133,18 @@ class Method:
         # `replace` calls the constructor, which checks the changed slots. The other slot values are
         # shared; what learns in a run is a clone.
         return replace(self, **changes)
+
+    def adjust(self, slot: str, **arguments: Any) -> Method:
+        """The same method with other arguments of the value in one slot.
+
+        Examples
+        --------
+        >>> cbs(planned=60).adjust("selector", warmup=3).selector.warmup
+        3
+        """
+        one_of("slot", slot, LEARNING_SLOTS)
+        value = self.slots()[slot]
+        return self.but(**{slot: type(value)(**{**parameters(value), **arguments})})
 
     # What its slots learn, together
 
@@ -273,10 +280,95 @@ def _measured(slot: str, name: str, number: Any) -> float:
         ) from None
 
 
+# The registry
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method that has a name.
+
+    Attributes
+    ----------
+    make : function
+        Returns the `Method`.
+    paper : str
+        Its source.
+    decides : str
+        The slot that the paper is about, a name of `utils.names.SLOTS`.
+    """
+
+    make: Callable[..., Method]
+    paper: str
+    decides: str
+
+
+# Filled by `method`, as files are imported; `entry` imports what is missing.
+_entries: dict[str, Entry] = {}
+
+
+def method(name: str | None = None, *, paper: str, decides: str) -> Callable[[Maker], Maker]:
+    """Register the function below it as one that makes a method.
+
+    Parameters
+    ----------
+    name : str, optional
+        Of the method; None for the name of the function. A file of the catalogue registers the
+        method that it is named after.
+    paper : str
+        The source, with its arXiv number.
+    decides : str
+        The slot that the paper is about.
+
+    Examples
+    --------
+    >>> entry("greso").paper, entry("greso").decides
+    ('GRESO (arXiv 2506.02177)', 'curriculum')
+    """
+    one_of("decides", decides, SLOTS)
+
+    def register(make: Maker) -> Maker:
+        _entries[name or make.__name__] = Entry(make, paper, decides)
+        return make
+
+    return register
+
+
+def entry(name: str) -> Entry:
+    """What is registered under a name, of this package or of an installed one.
+
+    Parameters
+    ----------
+    name : str
+        One of `PAPERS` or `MORE_PAPERS`, or that of an entry point of the group
+        `workbench.methods`, by which a package brings a method of its own.
+
+    Raises
+    ------
+    ValueError
+        For a name that does not exist, with the closest one that does.
+    """
+    one_of("method", name, method_names())
+    if name in MORE_PAPERS:
+        importlib.import_module(f"workbench.catalogue.{name}")
+    elif name not in _entries:
+        # A package need not say more than which function it is.
+        _entries[name] = Entry(methods_of_packages()[name].load(), paper="", decides="")
+    return _entries[name]
+
+
+def __getattr__(name: str) -> Any:
+    if name in MORE_PAPERS:
+        return entry(name).make
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 # The baselines
 
 
-def grpo(n: int = 8, clip: tuple[float, float] = (0.2, 0.28), **objective: Any) -> Method:
+@method(paper="DeepSeekMath (arXiv 2402.03300)", decides="advantage")
+def grpo(
+    n: int = 8, clip: tuple[float, float] = (0.2, 0.28), objective: Objective | None = None
+) -> Method:
     """Group relative policy optimisation: advantages (r - mean) / std over n rollouts a problem.
 
     Parameters
@@ -285,10 +377,11 @@ def grpo(n: int = 8, clip: tuple[float, float] = (0.2, 0.28), **objective: Any) 
         8 as in AR3PO (section 4), Knapsack RL (section 3) and CBS (appendix D).
     clip : (low, high)
         Knapsack RL, appendix F.
-    objective
-        Further arguments of `Objective`. By default there is one mean over all tokens of a step and
-        no KL term (PODS, AR3PO, Knapsack RL). The mean over rollouts of token means (CBS, appendix
-        A) is loss_aggregation="rollout", the penalty of AERO's equation 2 is kl=...
+    objective : Objective, optional
+        None: one mean over all tokens of a step and no KL term (PODS, AR3PO, Knapsack RL), with
+        this clip range. For the mean over rollouts of token means (CBS, appendix A) give
+        `Objective(loss_aggregation="rollout")`, for the penalty of AERO's equation 2
+        `Objective(kl=...)`; `clip` is then not read.
 
     Notes
     -----
@@ -299,9 +392,10 @@ def grpo(n: int = 8, clip: tuple[float, float] = (0.2, 0.28), **objective: Any) 
     ----------
     DeepSeekMath (arXiv 2402.03300), section 4.1.
     """
-    return Method("grpo", allocator=Uniform(n), objective=Objective(clip=clip, **objective))
+    return Method("grpo", allocator=Uniform(n), objective=objective or Objective(clip=clip))
 
 
+@method(paper="DAPO (arXiv 2503.14476)", decides="allocator")
 def dapo(
     n: int = 8,
     groups: int | None = None,
@@ -338,6 +432,7 @@ def dapo(
     )
 
 
+@method(paper="GSPO (arXiv 2507.18071)", decides="objective")
 def gspo(n: int = 8, clip: tuple[float, float] = (3e-4, 4e-4)) -> Method:
     """Group sequence policy optimisation: the ratio is that of whole responses.
 
@@ -351,6 +446,7 @@ def gspo(n: int = 8, clip: tuple[float, float] = (3e-4, 4e-4)) -> Method:
     return Method("gspo", allocator=Uniform(n), objective=objective)
 
 
+@method(paper="Dr. GRPO (arXiv 2503.20783)", decides="advantage")
 def dr_grpo(n: int = 8, length: int | None = None) -> Method:
     """Dr. GRPO: no division by the deviation, and a constant in place of the response's length.
 
@@ -369,6 +465,7 @@ def dr_grpo(n: int = 8, length: int | None = None) -> Method:
 # The five papers
 
 
+@method(paper="PODS (arXiv 2504.13818)", decides="selector")
 def pods(
     n: int = 64,
     m: int = 16,
@@ -415,6 +512,7 @@ def pods(
     )
 
 
+@method(paper="AR3PO (arXiv 2509.25808)", decides="allocator")
 def ar3po(
     stages: int = 2,
     k: int = 4,
@@ -443,8 +541,16 @@ def ar3po(
     )
 
 
+@method(paper="Knapsack RL (arXiv 2509.25849)", decides="allocator")
 def knapsack(
-    n: int = 8, rates: Any = "last", dynamic_sampling: bool = False, **allocator: Any
+    n: int = 8,
+    rates: Any = "last",
+    dynamic_sampling: bool = False,
+    low: int = 2,
+    up: int = 128,
+    info_gain: bool = True,
+    fallback: bool = True,
+    estimator: str = "grpo",
 ) -> Method:
     """Knapsack RL: the split of a round's rollouts with the greatest summed value.
 
@@ -456,8 +562,8 @@ def knapsack(
         Where success rates come from: the last 16 rollouts (appendix F), or another kind.
     dynamic_sampling : bool
         Draw more problems until enough groups are mixed (appendix G.5).
-    allocator
-        Further arguments of `allocators.Knapsack`, such as low and up.
+    low, up, info_gain, fallback, estimator
+        See `allocators.Knapsack`.
 
     References
     ----------
@@ -465,7 +571,15 @@ def knapsack(
     are clipped to [-5, 5], and the clip range of `Objective` (appendix F).
     """
     known = allocators.SuccessRates(rates) if isinstance(rates, str) else rates
-    budget = allocators.Knapsack(n, rates=known, **allocator)
+    budget = allocators.Knapsack(
+        n,
+        low=low,
+        up=up,
+        info_gain=info_gain,
+        fallback=fallback,
+        estimator=estimator,
+        rates=known,
+    )
     return Method(
         "knapsack",
         allocator=allocators.DynamicSampling(within=budget) if dynamic_sampling else budget,
@@ -473,6 +587,7 @@ def knapsack(
     )
 
 
+@method(paper="AERO (arXiv 2602.14338)", decides="allocator")
 def aero(
     explore: int = 8,
     total: int = 16,
@@ -485,7 +600,9 @@ def aero(
     clip: tuple[float, float] = (0.2, 0.2),
     entropy: float = 1e-3,
     kl: float = 0.0,
-    **allocator: Any,
+    n_max: int = 32,
+    k_max: int = 10,
+    extra: int = 2,
 ) -> Method:
     """AERO: explore, rescue, reject, and a posterior in place of the dead zone.
 
@@ -507,8 +624,8 @@ def aero(
         Table 9.
     kl : float
         The penalty of equation 2; off by default, as in the other methods.
-    allocator
-        Further arguments of `allocators.Rescue`; for code extra=4 and k_max=3.
+    n_max, k_max, extra : int
+        See `allocators.Rescue`; for code extra=4 and k_max=3.
 
     Notes
     -----
@@ -525,13 +642,14 @@ def aero(
         "aero",
         # Allocator and selector have the same threshold, since the one rescues and the other prunes
         # the problems that fail it.
-        allocator=allocators.Rescue(explore, total, threshold, **allocator),
+        allocator=allocators.Rescue(explore, total, threshold, n_max, k_max, extra),
         selector=selectors.Rejection(k, uniform, threshold=threshold, trim_high=trim_high),
         advantage=GroupNormalized() if prior is None else advantages.Posterior(*prior, scale),
         objective=Objective(clip=clip, loss_aggregation="group", kl=kl, entropy=entropy),
     )
 
 
+@method(paper="CBS (arXiv 2602.08499)", decides="selector")
 def cbs(
     base: str = "grpo",
     scope: str = "round",
@@ -540,7 +658,6 @@ def cbs(
     n: int = 8,
     mini_batch: int | None = None,
     planned: int = 500,
-    **scheduler: Any,
 ) -> Method:
     """CBS: of the rollouts of another method, those that a learnt scheduler puts first.
 
@@ -568,10 +685,12 @@ def cbs(
         which a tenth only explores, and for 200 with DAPO (appendix D). Here it is scaled from 500
         with all three, which is our choice: the warm-up stays a tenth, and exploration falls and
         the network learns faster or slower by the same factor.
-    scheduler
-        Further arguments of `Scheduler`, which replace what follows from `planned` and `base`.
-        Table 4 ends exploration at 0.2, with GSPO at 0.005, and charges entropy above 0.1 nats with
-        GRPO, above 0.5 with the others.
+
+    Notes
+    -----
+    Table 4 ends exploration at 0.2, with GSPO at 0.005, and charges entropy above 0.1 nats with
+    GRPO, above 0.5 with the others. For other settings adjust the selector:
+    `cbs().adjust("selector", warmup=10)`.
 
     References
     ----------
@@ -579,762 +698,30 @@ def cbs(
     """
     # base -> (method, end of exploration, entropy above which its growth is charged)
     bases = {
-        "grpo": (grpo(n, loss_aggregation="rollout"), 0.2, 0.1),
+        "grpo": (grpo(n, objective=Objective(loss_aggregation="rollout")), 0.2, 0.1),
         "dapo": (dapo(n), 0.2, 0.5),
         "gspo": (gspo(n), 0.005, 0.5),
     }
     one_of("base", base, bases)
-    # It would reach `Scheduler` twice, as p and under its own name.
-    if "keep" in scheduler:
-        raise ValueError(f"keep={scheduler['keep']!r}: the percentage kept is given as p")
     method, floor, least = bases[base]
     whole_number("planned", planned, 1)
     faster = 500 / planned
-    options = {
-        "floor": floor,
-        "entropy_least": least,
-        "warmup": round(50 / faster),
-        "decay": 0.008 * faster,
-        "learning_rate": 1e-4 * faster,
-        # What the caller gives stands last and replaces the setting of table 4.
-        **scheduler,
-    }
+    scheduler = selectors.Scheduler(
+        p,
+        scope,
+        mini_batch,
+        floor=floor,
+        entropy_least=least,
+        warmup=round(50 / faster),
+        decay=0.008 * faster,
+        learning_rate=1e-4 * faster,
+    )
     return method.but(
         name="cbs",
         # This scope alone chooses among rollouts of earlier rounds.
         replay=replay.Buffer(rounds) if scope == "buffer" else None,
-        selector=selectors.Scheduler(p, scope, mini_batch, **options),
+        selector=scheduler,
     )
-
-
-# Further papers
-
-
-def reinforce_ada(mode: str = "balanced", stages: int = 4, k: int = 8, keep: int = 4) -> Method:
-    """Reinforce-Ada: rollouts in stages until a problem has both outcomes, then a balanced few.
-
-    Parameters
-    ----------
-    mode : {"balanced", "positive"}
-        Sample until there are keep / 2 correct and as many wrong rollouts, or one correct one. Both
-        then keep half and half.
-    stages, k, keep : int
-        4 stages of 8, and 4 rollouts kept (released code).
-
-    Notes
-    -----
-    The advantage is r - p with p over all rollouts of the problem, as the released script has it;
-    the factor 1 / p of the paper's third version is in neither of its algorithms.
-
-    References
-    ----------
-    Reinforce-Ada (arXiv 2510.04996), the sequential variant.
-    """
-    one_of("mode", mode, ("balanced", "positive"))
-    whole_number("keep", keep, 2)
-    # Of an odd number the smaller half is right, as in `HalfRight`.
-    right, wrong = (keep // 2, keep - keep // 2) if mode == "balanced" else (1, 0)
-    return Method(
-        "reinforce_ada",
-        allocator=allocators.Staged(stages, k, right, wrong),
-        selector=selectors.HalfRight(keep),
-        advantage=GroupNormalized(scale=False),
-    )
-
-
-def reinforce_ada_est(n: int = 8, eps: float = 0.01, **allocator: Any) -> Method:
-    """Reinforce-Ada Est: counts and advantages in proportion to 1 / sqrt(p + eps).
-
-    n=8 is the paper's; eps and the further arguments of `allocators.InverseRoot` are not printed.
-
-    References
-    ----------
-    Reinforce-Ada (arXiv 2510.04996), the estimation variant. Confidence is low in the constants:
-    the formulas were seen, but neither its constants nor any code.
-    """
-    return Method(
-        "reinforce_ada_est",
-        allocator=allocators.InverseRoot(n, eps=eps, **allocator),
-        advantage=advantages.InverseRootWeighted(eps),
-    )
-
-
-def greso(n: int = 8, max_draws: int = 3, refill: float = 1.25, **curriculum: Any) -> Method:
-    """GRESO: skip problems whose groups were all alike, and refill to enough mixed groups.
-
-    Parameters
-    ----------
-    n, max_draws
-        See `allocators.DynamicSampling`.
-    refill : float
-        Problems drawn for each mixed group that is missing, over the share that is mixed.
-    curriculum
-        Further arguments of `curricula.Greso`.
-
-    References
-    ----------
-    GRESO (arXiv 2506.02177) and its released code, which begins a round with 1.5 times the problems
-    that it needs, and refills by 64 at least; here it begins with as many as it needs.
-    """
-    return Method(
-        "greso",
-        curriculum=curricula.Greso(**curriculum),
-        allocator=allocators.DynamicSampling(n, max_draws=max_draws, refill=refill),
-    )
-
-
-def speed(
-    first: int = 4, further: int = 12, groups: int | None = None, clip: Any = (0.2, 0.2)
-) -> Method:
-    """SPEED-RL: a few rollouts for every problem, many more for the mixed ones; RLOO advantages.
-
-    Parameters
-    ----------
-    first, further : int
-        4 + 12 in the released configuration, 4 + 20 in the script for 7B.
-    groups : int, optional
-        Groups that a round trains on; at most as many again wait for the next round.
-        None trains on all.
-    clip : (low, high)
-
-    References
-    ----------
-    SPEED-RL (arXiv 2506.09016).
-    """
-    return Method(
-        "speed",
-        # Without a number of groups a round trains on all, and nothing is left to wait.
-        allocator=allocators.Screening(first, further, groups),
-        replay=None if groups is None else replay.Surplus(groups),
-        advantage=advantages.LeaveOneOut(),
-        objective=Objective(clip=clip),
-    )
-
-
-def pilot_commit(
-    pilots: int = 16,
-    commit: int = 48,
-    groups: int = 16,
-    solved: float | None = 1.0,
-    age: int = 4,
-    **allocator: Any,
-) -> Method:
-    """Pilot-Commit: a cheap pilot decides which problems get a large group; solved ones leave.
-
-    Parameters
-    ----------
-    pilots, commit : int
-        16 + 48 in the scripts for 4B, 32 + 96 in those for 1.5B.
-    groups : int
-        Groups that a round trains on; what is too much waits for later rounds. The paper draws
-        three problems for each.
-    solved : float, optional
-        See `curricula.WithoutSolved`; None keeps all problems, as a trainer needs that chooses the
-        problems itself.
-    age : int
-        Rounds that a group waits at most.
-    allocator
-        Further arguments of `allocators.PilotCommit`, whose notes say what is our reading.
-
-    References
-    ----------
-    Pilot-Commit (arXiv 2605.26606) and its released code.
-    """
-    return Method(
-        "pilot_commit",
-        curriculum=curricula.ShuffledEpochs()
-        if solved is None
-        else curricula.WithoutSolved(solved=solved),
-        allocator=allocators.PilotCommit(pilots, commit, groups, **allocator),
-        replay=replay.Surplus(groups, capacity=groups, age=age),
-    )
-
-
-def mopps(n: int = 8, **curriculum: Any) -> Method:
-    """MoPPS: problems whose success rate, drawn from a posterior, is nearest to one half.
-
-    Parameters
-    ----------
-    n : int
-    curriculum
-        Arguments of `curricula.Mopps`.
-
-    References
-    ----------
-    MoPPS (arXiv 2507.04632): 8 rollouts, clip 0.2 and 0.28.
-    """
-    return Method("mopps", curriculum=curricula.Mopps(**curriculum), allocator=Uniform(n))
-
-
-def dps(n: int = 8, decay: float = 0.7) -> Method:
-    """DPS: the problems that a Markov chain of three states predicts to be mixed.
-
-    Parameters
-    ----------
-    n : int
-    decay : float
-        See `curricula.Dps`, which says what is our reading.
-
-    References
-    ----------
-    DPS (arXiv 2603.10887) and its released code: decay .7 on MATH. n is our choice.
-    """
-    return Method("dps", curriculum=curricula.Dps(decay=decay), allocator=Uniform(n))
-
-
-def cures(n: int = 8, temperature: float = 0.1, form: str = "paper") -> Method:
-    """CurES: problems, and rollouts for each, by the deviation of their outcomes.
-
-    Parameters
-    ----------
-    n : int
-        Rollouts a problem on average.
-    temperature, form
-        See `curricula.Cures`. The released code weighs problems by another formula than the paper.
-
-    References
-    ----------
-    CurES (arXiv 2510.01037): 8 rollouts a problem. The paper does not print the temperature.
-    """
-    return Method(
-        "cures",
-        curriculum=curricula.Cures(temperature=temperature, form=form),
-        allocator=allocators.ByDeviation(n),
-    )
-
-
-def hora(n: int = 8, probe: int = 4) -> Method:
-    """HORA: a probe of every problem, then the split that solves most problems in expectation.
-
-    Parameters
-    ----------
-    n : int
-        Rollouts a problem on average, the probe included.
-    probe : int
-
-    References
-    ----------
-    HORA (arXiv 2605.07114). Confidence is medium: no code was published, and both sizes are our
-    choice.
-    """
-    return Method("hora", allocator=allocators.HitUtility(n, probe))
-
-
-def vip(n: int = 8, estimator: str = "rloo", rates: Any = None) -> Method:
-    """VIP: the counts that minimise the summed variance of the problems' gradients.
-
-    Parameters
-    ----------
-    n : int
-    estimator : {"rloo", "dr_grpo"}
-        The advantage, and the variance that is minimised.
-    rates : SuccessRates, optional
-        None: the posterior mean over earlier rollouts. The paper has a Gaussian process over
-        embeddings of the prompts.
-
-    References
-    ----------
-    VIP (arXiv 2602.01601), the allocation of the paper; the released code allocates differently.
-    """
-    # The default is stated in one place, the allocator.
-    options = {} if rates is None else {"rates": rates}
-    is_rloo = estimator == "rloo"
-    return Method(
-        "vip",
-        allocator=allocators.LeastVariance(n, estimator=estimator, **options),
-        advantage=advantages.LeaveOneOut() if is_rloo else GroupNormalized(scale=False),
-    )
-
-
-def cppo(
-    n: int = 16, drop: float = 0.5, scope: str = "group", dynamic_allocation: bool = True
-) -> Method:
-    """CPPO: train on the rollouts whose advantages are largest in absolute size.
-
-    Parameters
-    ----------
-    n : int
-    drop : float
-        Share of the rollouts that is not trained on.
-    scope : {"group", "batch"}
-        Of each group, as in the text, or of the whole round, as in the released code.
-    dynamic_allocation : bool
-        Whether a round samples 1 / (1 - drop) times its problems, so that it trains on as many
-        rollouts as without dropping.
-
-    References
-    ----------
-    CPPO (arXiv 2503.22342). 16 rollouts, a share of .5 and the sample deviation plus 1e-4 are those
-    of the released code.
-    """
-    # First, since it refuses a `drop` that leaves nothing.
-    selector = selectors.LargestAdvantage(drop, scope)
-    return Method(
-        "cppo",
-        allocator=allocators.Widened(n, 1 / (1 - drop)) if dynamic_allocation else Uniform(n),
-        selector=selector,
-        advantage=GroupNormalized(ddof=1, eps=1e-4),
-    )
-
-
-def ragen(n: int = 16, **selector: Any) -> Method:
-    """RAGEN-2's filter: keep the groups whose rewards differ most.
-
-    Parameters
-    ----------
-    n : int
-    selector
-        Arguments of `selectors.GroupFilter`.
-
-    References
-    ----------
-    RAGEN-2 (arXiv 2604.06268): 16 rollouts a problem.
-    """
-    return Method("ragen", allocator=Uniform(n), selector=selectors.GroupFilter(**selector))
-
-
-def pruned(n: int = 8, keep: float | str = 0.5) -> Method:
-    """GRPO on a random part of the rollouts, weighted so that the expected gradient is the same.
-
-    References
-    ----------
-    DPPO, unbiased pruning (arXiv 2603.04135). Confidence is low: only the abstract was read, and
-    how it sets the probabilities is not known here.
-    """
-    return Method("pruned", allocator=Uniform(n), selector=selectors.Pruned(keep))
-
-
-def asymmetric(n: int = 16, weighting: str = "linear") -> Method:
-    """Asymmetric prompt weighting: problems of low success rate count more.
-
-    References
-    ----------
-    Heckel et al. (arXiv 2602.11128): Linear-R and Sqrt-R, 16 rollouts. Confidence is medium for
-    "linear" and low for "sqrt", since notes on the paper were read and not the paper. It leaves out
-    groups without a right response for the first 50 or 100 steps; here they count from the start.
-    """
-    return Method("asymmetric", allocator=Uniform(n), advantage=advantages.Asymmetric(weighting))
-
-
-def gdpo(n: int = 8, reward: tuple = (Correct(), Overlong())) -> Method:
-    """GDPO: each part of the reward is normalised in its group before the parts are summed.
-
-    Parameters
-    ----------
-    n : int
-    reward : tuple of slots.Reward
-        Its parts, whose weights are those of the normalised parts. A trainer's own reward functions
-        are summed to one part, `Correct()`.
-
-    References
-    ----------
-    GDPO (arXiv 2601.05242), read in the code of TRL and verl; see `advantages.parts_normalized`.
-    The parts and n are our choice.
-    """
-    # First with another advantage, so that the parts are checked before their weights are read.
-    method = Method("gdpo", allocator=Uniform(n), reward=reward)
-    weights = {part.name: part.weight for part in reward}
-    return method.but(advantage=advantages.PartsNormalized(weights))
-
-
-def maxrl(n: int = 16, clip: tuple[float, float] = (0.2, 0.2), all_wrong: str = "zero") -> Method:
-    """MaxRL: the gradient of the log-likelihood of a right response, by dividing by the mean.
-
-    Parameters
-    ----------
-    n : int
-    clip : (low, high)
-    all_wrong : {"zero", "minus_one"}
-        See `advantages.maxrl`.
-
-    References
-    ----------
-    MaxRL (arXiv 2602.02710) and its released code: 16 rollouts, clip 0.2 on both sides, no KL term
-    (the experiments with Qwen3).
-    """
-    advantage = advantages.MaxRL(all_wrong)
-    return Method(
-        "maxrl", allocator=Uniform(n), advantage=advantage, objective=Objective(clip=clip)
-    )
-
-
-def pass_at_k(n: int = 8, k: int = 4) -> Method:
-    """Pass@k training: the advantage of the best of k responses, shared out exactly.
-
-    References
-    ----------
-    Pass@k training (arXiv 2508.10751), in its analytical form; n and k are our choice.
-    """
-    return Method("pass_at_k", allocator=Uniform(n), advantage=advantages.PassAtK(k))
-
-
-def pkpo(n: int = 16, k: int = 4, baseline: str = "minus_one") -> Method:
-    """PKPO: an unbiased gradient of the best of k responses.
-
-    References
-    ----------
-    PKPO (arXiv 2505.15201): 16 rollouts; the baseline "leave-one-out minus one" is its choice. k is
-    ours.
-    """
-    return Method("pkpo", allocator=Uniform(n), advantage=advantages.Pkpo(k, baseline))
-
-
-def rl_zvp(n: int = 8, alpha: float = 0.1) -> Method:
-    """RL-ZVP: groups all alike are trained on, token by token, by their entropy.
-
-    References
-    ----------
-    RL-ZVP (arXiv 2509.21880): alpha = .1, clip 0.2 and 0.28, token mean.
-    """
-    return Method("rl_zvp", allocator=Uniform(n), advantage=advantages.EntropyShaped(alpha))
-
-
-def discounted_beta(n: int = 8, decay: float = 0.5) -> Method:
-    """A baseline from a Beta posterior of each problem that forgets and counts the current group.
-
-    References
-    ----------
-    Discounted Beta-Bernoulli (arXiv 2603.18444): decay .5 at 1.7B, .75 at 8B.
-    """
-    baseline = advantages.DiscountedBeta(decay)
-    return Method("discounted_beta", allocator=Uniform(n), advantage=baseline)
-
-
-def mapp(n: int = 8, decay: float = 0.5, factor: int = 8) -> Method:
-    """MaPP: problems likely to be mixed, and advantages averaged over a posterior.
-
-    References
-    ----------
-    MaPP (arXiv 2609.34990): decay .5, 8 candidates for each problem.
-    """
-    return Method(
-        "mapp",
-        # Curriculum and advantage have a posterior each, which see the same outcomes and decay
-        # alike.
-        curriculum=curricula.Mapp(rollouts=n, factor=factor, decay=decay),
-        allocator=Uniform(n),
-        advantage=advantages.Marginalized(decay),
-    )
-
-
-def prefix_sampling(n: int = 8, **course: Any) -> Method:
-    """Prefix Sampling: skewed problems are tried again from a part of one of their own responses.
-
-    Parameters
-    ----------
-    n : int
-    course
-        Arguments of `courses.PrefixSampling`, such as hard, easy, cap and adapts.
-
-    References
-    ----------
-    Zhu et al. (arXiv 2605.05112) and the authors' post; no code was released.
-    """
-    value = courses.PrefixSampling(**course)
-    return Method(
-        "prefix_sampling",
-        curriculum=curricula.Recycled(rule="skewed", low=value.low, high=value.high),
-        allocator=Uniform(n),
-        course=value,
-        # Groups that are all alike are dropped; all others are kept.
-        selector=selectors.GroupFilter("top_p", 1.0),
-    )
-
-
-def prefix_rl(n: int = 16, **course: Any) -> Method:
-    """PrefixRL: unsolved problems also start from parts of an old right response of theirs.
-
-    Parameters
-    ----------
-    n : int
-        Rollouts of a problem. Those of an unsolved one are dealt out among its bare form and its
-        prefixes, so there should be a few for each.
-    course
-        Arguments of `courses.OwnPrefixes`, such as path, the answers of an earlier run.
-
-    References
-    ----------
-    PrefixRL (arXiv 2601.18795); no code was released.
-    """
-    return Method("prefix_rl", allocator=Uniform(n), course=courses.OwnPrefixes(**course))
-
-
-def spec_rl(n: int = 8, bias: float = 0.5) -> Method:
-    """SPEC-RL: the last response to a problem is a draft of the next, kept to its first refusal.
-
-    References
-    ----------
-    SPEC-RL (arXiv 2509.23232), see `courses.Speculative`.
-    """
-    return Method("spec_rl", allocator=Uniform(n), course=courses.Speculative(bias))
-
-
-def partial_rollouts(n: int = 8, complete: float = 0.5) -> Method:
-    """Partial rollouts: once enough groups are complete the others are stopped, and go on later.
-
-    Parameters
-    ----------
-    n : int
-    complete : float
-        Share of the round's groups that must be complete.
-
-    References
-    ----------
-    APRIL (arXiv 2509.18521), see `courses.Partial`.
-    """
-    return Method(
-        "partial_rollouts",
-        curriculum=curricula.Recycled(rule="stopped"),
-        allocator=Uniform(n),
-        course=courses.Partial(complete),
-        selector=selectors.Finished(whole_groups=True),
-    )
-
-
-def duet(n: int = 8, budget: float = 0.5, limit: int = 3072, low: int = 1, **course: Any) -> Method:
-    """DUET: rollouts by signal and length within a budget of tokens, and a deadline for answers.
-
-    Parameters
-    ----------
-    n : int
-        Rollouts of a problem at the full budget, 8 in the released code.
-    budget : float
-        Share of the tokens that n rollouts of every problem take.
-    limit : int
-        The longest response of the lab, in tokens. The published numbers of tokens are for 3072,
-        and for another limit those of `courses.Deadline` are scaled: every, start, grace and gap.
-    low : int
-        Fewest rollouts of a problem, see `allocators.BySignal`.
-    course
-        Further arguments of `courses.Deadline`, which replace what follows from the limit.
-
-    References
-    ----------
-    DUET (arXiv 2605.08441) and its released code. The penalty of its scripts, a KL term of .001, is
-    off by default, as in the other methods.
-    """
-    whole_number("limit", limit, 1)
-    usual = courses.Deadline()
-    scaled = {
-        name: round(getattr(usual, name) * limit / 3072)
-        for name in ("every", "start", "grace", "gap")
-    }
-    scaled["every"] = max(scaled["every"], 1)
-    deadline = courses.Deadline(**{**scaled, **course})
-    allocator = allocators.BySignal(n, budget, low)
-    weights = selectors.InverseCounts(spare=deadline.spare, allocator=allocator.clone())
-    return Method("duet", allocator=allocator, course=deadline, selector=weights)
-
-
-def arrol(n: int = 16, **course: Any) -> Method:
-    """ARRoL: once, while rollouts grow, about half of each group goes on, chosen to be half right.
-
-    Parameters
-    ----------
-    n : int
-        Rollouts of a problem, our choice.
-    course
-        Arguments of `courses.Survival`, such as at, the tokens at which rollouts are judged.
-
-    References
-    ----------
-    ARRoL (arXiv 2603.24840). No code was released, and the rule by which rollouts survive is our
-    reading, see `courses.Survival`.
-    """
-    return Method(
-        "arrol",
-        allocator=Uniform(n),
-        course=courses.Survival(**course),
-        selector=selectors.Finished(),
-    )
-
-
-def rlep(n: int = 8, each: int = 2, path: str | None = None) -> Method:
-    """RLEP: right answers join every group of their problem.
-
-    Parameters
-    ----------
-    n : int
-        New rollouts of a problem; 16 in the paper.
-    each : int
-        Old answers that join them; 2 in the paper.
-    path : str, optional
-        The answers of an earlier run, as in the paper; None for those of this run.
-
-    References
-    ----------
-    RLEP (arXiv 2507.07451). One mean and one sample deviation for new and old answers together.
-    """
-    return Method(
-        "rlep",
-        allocator=Uniform(n),
-        replay=replay.Experience(each, path),
-        advantage=GroupNormalized(ddof=1, eps=1e-6),
-    )
-
-
-def experience_replay(
-    n: int = 8, size: int = 1024, positive: float = 0.0, share: float = 1.0
-) -> Method:
-    """Plain experience replay: uniform draws, with repetition, from the newest rollouts.
-
-    Parameters
-    ----------
-    n : int
-    size, positive
-        See `replay.Fifo`.
-    share : float
-        Draws for each new rollout, see `selectors.UniformDraws`.
-
-    References
-    ----------
-    Arnal et al. (arXiv 2604.08706), who vary size and share; ours are an example.
-    """
-    return Method(
-        "experience_replay",
-        allocator=Uniform(n),
-        replay=replay.Fifo(size, positive),
-        selector=selectors.UniformDraws(share),
-    )
-
-
-def exgrpo(n: int = 8, **buckets: Any) -> Method:
-    """ExGRPO's buckets: a right answer joins problems that were partly solved at their last visit.
-
-    Parameters
-    ----------
-    n : int
-        New rollouts of a problem.
-    buckets
-        Arguments of `replay.Buckets`, whose notes say what is left out.
-
-    References
-    ----------
-    ExGRPO (arXiv 2510.02245): no division by the deviation, and a constant length. It has 7 new
-    rollouts beside an old one, and its loss has no clip range and an entropy bonus of .001; ours
-    has the clip range of `Objective` and no bonus.
-    """
-    return Method(
-        "exgrpo",
-        allocator=Uniform(n),
-        replay=replay.Buckets(**buckets),
-        advantage=GroupNormalized(scale=False),
-        objective=Objective(loss_aggregation="constant"),
-    )
-
-
-def lilo(n: int = 8, factor: int = 4) -> Method:
-    """LILO: sample more problems than needed, and train on those with the largest p (1 - p).
-
-    References
-    ----------
-    LILO (arXiv 2502.12272): 8 rollouts, 4 times the problems. Confidence is medium, since notes on
-    the paper were read.
-    """
-    return Method("lilo", allocator=allocators.MostLearnable(n, factor))
-
-
-def adarft(n: int = 8, **curriculum: Any) -> Method:
-    """AdaRFT: problems whose difficulty is nearest to a target that follows the mean reward.
-
-    Parameters
-    ----------
-    n : int
-    curriculum
-        Arguments of `curricula.AdaRft`.
-
-    References
-    ----------
-    AdaRFT (arXiv 2504.05520), which trains by PPO with one rollout a problem.
-    """
-    return Method("adarft", curriculum=curricula.AdaRft(**curriculum), allocator=Uniform(n))
-
-
-def cispo(n: int = 8, clip: tuple[float, float] = (1.0, 4.0)) -> Method:
-    """CISPO: the bounded ratio is a weight without gradient, so that no token is lost.
-
-    Parameters
-    ----------
-    n : int
-    clip : (low, high)
-        The paper has no lower bound in effect and does not print the upper one. (1.0, 4.0) bounds
-        the weight to [0, 5], where 5 is TRL's recommendation; verl has (0.2, 0.2).
-
-    References
-    ----------
-    MiniMax-M1 (arXiv 2506.13585); the bound of 5 after ScaleRL (arXiv 2510.13786).
-    """
-    objective = Objective(clip=clip, surrogate="cispo")
-    return Method("cispo", allocator=Uniform(n), objective=objective)
-
-
-def sapo(n: int = 8, temperatures: tuple[float, float] = (1.0, 1.05)) -> Method:
-    """SAPO: a smooth gate on the ratio in place of the clip, narrower for negative advantages.
-
-    References
-    ----------
-    SAPO (arXiv 2511.20347): temperatures 1 and 1.05, the mean over rollouts of token means.
-    """
-    objective = Objective(surrogate="sapo", temperatures=temperatures, loss_aggregation="rollout")
-    return Method("sapo", allocator=Uniform(n), objective=objective)
-
-
-def gmpo(n: int = 8, clip: tuple[float, float] = (0.4, 0.4)) -> Method:
-    """GMPO: the geometric mean of a response's bounded ratios in place of their mean.
-
-    References
-    ----------
-    GMPO (arXiv 2507.20673): 8 rollouts, and ratios bounded to [exp(-0.4), exp(0.4)]. verl takes
-    this bound from its clip ratio of .2.
-    """
-    objective = Objective(clip=clip, surrogate="gmpo", loss_aggregation="rollout")
-    return Method("gmpo", allocator=Uniform(n), objective=objective)
-
-
-def clip_cov(
-    n: int = 8, share: float = 2e-4, clip: tuple[float, float] = (1.0, 1.0), **objective: Any
-) -> Method:
-    """Clip-Cov: a few tokens drawn among those of high covariance carry no gradient.
-
-    The covariance is that of a token's advantage and log-probability; it drives the fall of the
-    entropy.
-
-    Parameters
-    ----------
-    n : int
-    share : float
-        Of the tokens of a step; at least one token.
-    clip : (low, high)
-        Wide, as in the authors' scripts, so that the chosen tokens and not the ratios bound a step.
-    objective
-        Further arguments of `Objective`, such as covariance_range.
-
-    References
-    ----------
-    Cui et al. (arXiv 2505.22617): a share of 2e-4, covariances from 1 to 5, and ratios between 0
-    and 2 (scripts of the released code).
-    """
-    options = {"surrogate": "clip_cov", "covariance_share": share, "clip": clip, **objective}
-    return Method("clip_cov", allocator=Uniform(n), objective=Objective(**options))
-
-
-def kl_cov(n: int = 8, share: float = 2e-3, weight: float = 1.0) -> Method:
-    """KL-Cov: the tokens of the highest covariances pay for moving, and no ratio is clipped.
-
-    Parameters
-    ----------
-    n : int
-    share : float
-        Of the tokens of a step; at least one token.
-    weight : float
-        Of the penalty |log ratio|.
-
-    References
-    ----------
-    Cui et al. (arXiv 2505.22617): share and weight of the authors' code. verl has 2e-4 and .1.
-    """
-    objective = Objective(surrogate="kl_cov", covariance_share=share, covariance_kl=weight)
-    return Method("kl_cov", allocator=Uniform(n), objective=objective)
 
 
 # Checks

@@ -24,8 +24,10 @@ import pandas as pd
 
 from papers import ladder
 from workbench import labs, methods
+from workbench.catalogue.arrol import Survival
 from workbench.labs import Lab
 from workbench.methods import Method
+from workbench.objectives import Objective
 from workbench.records.shelf import pack
 from workbench.rules.advantages import Posterior
 from workbench.rules.rewards import Boxed, Correct
@@ -120,7 +122,7 @@ def with_format(method: Method) -> Method:
 
 def pods_arms() -> dict[str, Method]:
     """PODS's own objective in all arms, and a reward of correctness plus format."""
-    grpo = methods.grpo(16, clip=(0.2, 0.2), loss_aggregation="rollout")
+    grpo = methods.grpo(16, objective=Objective(clip=(0.2, 0.2), loss_aggregation="rollout"))
     return {
         "grpo-16": with_format(grpo),
         "pods": with_format(methods.pods(64, 16)),
@@ -139,7 +141,7 @@ def pods_batch_arms() -> dict[str, Method]:
     """Settings (b) and (c) of section 4.1 at 32 problems a round, in PODS's objective."""
 
     def grpo(n: int) -> Method:
-        return methods.grpo(n, clip=(0.2, 0.2), loss_aggregation="rollout")
+        return methods.grpo(n, objective=Objective(clip=(0.2, 0.2), loss_aggregation="rollout"))
 
     return {
         "grpo-8": grpo(8),
@@ -191,7 +193,9 @@ def aero_arms() -> dict[str, Method]:
     """
 
     def grpo(n: int) -> Method:
-        return methods.grpo(n, clip=(0.2, 0.2), loss_aggregation="group", entropy=1e-3)
+        return methods.grpo(
+            n, objective=Objective(clip=(0.2, 0.2), loss_aggregation="group", entropy=1e-3)
+        )
 
     return {
         "grpo-5": grpo(5),
@@ -216,7 +220,7 @@ def cbs_arms(base: str, rounds: int = CBS_ROUNDS) -> Callable[[], dict[str, Meth
 
     def arms() -> dict[str, Method]:
         full = {
-            "grpo": methods.grpo(loss_aggregation="rollout"),
+            "grpo": methods.grpo(objective=Objective(loss_aggregation="rollout")),
             "dapo": methods.dapo(),
             "gspo": methods.gspo(),
         }[base]
@@ -225,9 +229,9 @@ def cbs_arms(base: str, rounds: int = CBS_ROUNDS) -> Callable[[], dict[str, Meth
             "mixed": full.but(selector=All(mini_batch=32)),
             "round": cbs(mini_batch=32),
             "round-8": cbs(mini_batch=8),
-            "random-8": cbs(mini_batch=8, scores="random"),
+            "random-8": cbs(mini_batch=8).adjust("selector", scores="random"),
             "buffer": cbs(mini_batch=32, scope="buffer"),
-            "random-buffer": cbs(mini_batch=32, scope="buffer", scores="random"),
+            "random-buffer": cbs(mini_batch=32, scope="buffer").adjust("selector", scores="random"),
         }
 
     return arms
@@ -259,9 +263,9 @@ def course_arms(limit: int, judged: int) -> Callable[[], dict[str, Method]]:
             "gdpo": methods.gdpo(),
             "dps": methods.dps(),
             "pilot-commit": methods.pilot_commit(8, 24, groups=8),
-            "duet": methods.duet(limit=limit, low=2, grace=8),
+            "duet": methods.duet(limit=limit, low=2).adjust("course", grace=8),
             "arrol": methods.arrol(16, **arrol),
-            "arrol-one-bin": methods.arrol(16, bins=1, **arrol),
+            "arrol-one-bin": methods.arrol(16, course=Survival(bins=1, **arrol)),
             "prefix-sampling": methods.prefix_sampling(),
             "prefix-rl": methods.prefix_rl(),
             "spec-rl": methods.spec_rl(),

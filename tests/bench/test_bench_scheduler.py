@@ -19,7 +19,7 @@ def run():
     import torch
 
     torch.set_num_threads(1)
-    method = wb.methods.cbs(scope="buffer", rounds=8, n=N, warmup=2, start=0.5)
+    method = wb.methods.cbs(scope="buffer", rounds=8, n=N).adjust("selector", warmup=2, start=0.5)
     run = wb.Run(
         wb.labs.tiny(held_out=0),
         method,

@@ -5,8 +5,8 @@ what came of them; see `workbench.slots.Allocator`. All decisions read `rollouts
 verifier's verdict, and not the reward. Only where no verdict is given, as of the scores of a reward
 model, dynamic sampling and screening ask whether the rewards of a problem differ, and say so.
 
-The arithmetic behind the decisions is in `workbench.rules.budgets`, and the beliefs about problems are in
-`workbench.rules.success_rates`; both can be reached from here as well.
+The arithmetic behind the decisions is in `workbench.budgets`, and the beliefs about problems are in
+`workbench.success_rates`; both can be reached from here as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Annotated, Any
 
 import numpy as np
@@ -29,10 +29,8 @@ from workbench.rules.budgets import nonzero_gradient_probability as nonzero_grad
 from workbench.rules.budgets import required_rollouts as required_rollouts
 from workbench.rules.budgets import value as value
 from workbench.rules.success_rates import (
-    OfSignals,
     Posteriors,
     RemembersPosteriors,
-    Signals,
     SuccessRates,
     deviations,
     tally,
@@ -46,10 +44,10 @@ from workbench.utils.bounds import (
     Positive,
     PositiveOrZero,
     at_least,
-    choice,
 )
 from workbench.utils.descriptions import compose
-from workbench.utils.validation import instance_of, number, whole_number
+from workbench.utils.names import of_catalogue
+from workbench.utils.validation import instance_of, whole_number
 
 logger = logging.getLogger(__name__)
 
@@ -74,45 +72,7 @@ class Uniform(Slot):
         yield np.full(len(problems), self.n, dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class Widened(Slot):
-    """n rollouts for every problem, of `factor` times the problems that the round begins with.
-
-    For a selector that drops a share of the rollouts: the round then trains on as many as one that
-    drops none. Where the pool has fewer problems, the round has those.
-
-    Attributes
-    ----------
-    n : int
-        Rollouts of a problem.
-    factor : float
-        At least 1.
-
-    References
-    ----------
-    CPPO (arXiv 2503.22342), dynamic completion allocation: 1 / (1 - P) times the questions where a
-    share P of the completions is pruned.
-    """
-
-    n: GroupSize = 8
-    factor: Annotated[float, partial(number, low=1)] = 1.0
-
-    needs = frozenset({"more_problems"})
-    reads_verdict = False
-
-    def sampled(self) -> PerProblem:
-        """n of every problem, and so `factor` times as many for each one that the round has."""
-        return PerProblem(round(self.factor * self.n), "about")
-
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
-        """A request for the further problems, and one for the rollouts."""
-        further = round(self.factor * len(problems)) - len(problems)
-        if further:
-            problems = yield More(further)
-        yield np.full(len(problems), self.n, dtype=np.int64)
-
-
-class _ByRates(Slot):
+class ByRates(Slot):
     """Base of allocators whose counts follow from success rates, which learn from each round."""
 
     n: int
@@ -153,7 +113,7 @@ class _ByRates(Slot):
 
 
 @dataclass
-class Knapsack(_ByRates):
+class Knapsack(ByRates):
     """The split of a round's rollouts with the greatest summed value, under one total.
 
     Attributes
@@ -410,7 +370,7 @@ class DynamicSampling(Slot):
         wanted = len(problems) if self.groups is None else self.groups
         rollouts, ids, is_mixed = yield from self.draws(problems, context, wanted)
         # In the order of drawing, so that the surplus is that of the last draw.
-        return _rows_of(rollouts, ids, np.flatnonzero(is_mixed)[:wanted])
+        return rows_of(rollouts, ids, np.flatnonzero(is_mixed)[:wanted])
 
     def draws(self, problems: Sequence[Problem], context: Context, wanted: int) -> Requests:
         """Requests for draws of problems and their rollouts, until `wanted` problems are mixed.
@@ -488,24 +448,22 @@ def _sample_draw(
         rollouts = yield np.concatenate([none_for_earlier_draws, counts])
 
 
-def _sample_further(
-    rollouts: Rollouts, ids: Sequence[str], is_kept: np.ndarray, n: int
-) -> Requests:
+def sample_further(rollouts: Rollouts, ids: Sequence[str], is_kept: np.ndarray, n: int) -> Requests:
     """One request for n more rollouts of the kept problems; returns all rows of these problems."""
     kept = np.flatnonzero(is_kept)
     if len(kept):
         rollouts = yield np.where(is_kept, n, 0)
-    return _rows_of(rollouts, ids, kept)
+    return rows_of(rollouts, ids, kept)
 
 
-def _waiting(rollouts: Rollouts, first: int) -> int:
+def waiting(rollouts: Rollouts, first: int) -> int:
     """Groups with more than the `first` rollouts that the round did not train on."""
     _, group, sizes = group_numbers(rollouts.group)
     trained_on = np.bincount(group, rollouts["selected"], len(sizes)) > 0
     return int(((sizes > first) & ~trained_on).sum())
 
 
-def _rows_of(rollouts: Rollouts, ids: Sequence[str], kept: np.ndarray) -> np.ndarray:
+def rows_of(rollouts: Rollouts, ids: Sequence[str], kept: np.ndarray) -> np.ndarray:
     """The rows of all rollouts of some problems, given by their places among the ids."""
     return np.flatnonzero(np.isin(rollouts.problem, [ids[i] for i in kept]))
 
@@ -514,7 +472,7 @@ def _rows_of(rollouts: Rollouts, ids: Sequence[str], kept: np.ndarray) -> np.nda
 
 
 @dataclass
-class _InProportion(RemembersPosteriors):
+class InProportion(RemembersPosteriors):
     """Base of allocators whose counts are in proportion to weights that posteriors give."""
 
     n: int = 8
@@ -540,406 +498,5 @@ class _InProportion(RemembersPosteriors):
         raise NotImplementedError
 
 
-@dataclass
-class InverseRoot(_InProportion):
-    """More rollouts for problems with low success rates: counts in proportion to 1 / sqrt(p + eps).
-
-    Attributes
-    ----------
-    n : int
-        Rollouts a problem on average.
-    low, up : int
-        Bounds for one problem.
-    eps : float
-        Added to the success rate.
-    a, b, decay : float
-        The success rate is (correct + a) / (tries + a + b), where both counts are multiplied by
-        `decay` before each visit of the problem.
-
-    References
-    ----------
-    Reinforce-Ada (arXiv 2510.04996), the variant "Est". Confidence is low in the constants: the
-    paper prints none of them but n, and the released code has no such variant. So eps, a, b, decay
-    and the bounds are our choices.
-    """
-
-    eps: PositiveOrZero = 0.01
-    a: Positive = 0.5
-    b: Positive = 0.5
-    decay: float = 0.85
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # No prior in here: the numbers are the bare decayed counts, and `allocate` adds a and b.
-        self.posteriors = Posteriors(0.0, 0.0, self.decay, towards="zero")
-
-    def _weights(self, ids: Sequence[str]) -> np.ndarray:
-        counts = self.posteriors.of(ids)
-        p = (counts[:, 0] + self.a) / (counts.sum(axis=1) + self.a + self.b)
-        return 1 / np.sqrt(p + self.eps)
-
-
-@dataclass
-class ByDeviation(_InProportion):
-    """Counts in proportion to the deviation of a problem's outcomes, sqrt(p (1 - p)).
-
-    That is the allocation of CurES when right and wrong responses have gradients of the same mean
-    and size; p is the mean of a Beta(1, 1) posterior over all earlier rollouts.
-
-    Attributes
-    ----------
-    n : int
-        Rollouts a problem on average.
-    low, up : int
-        Bounds for one problem.
-    restart : int, optional
-        Rounds after which all estimates start afresh; None for never.
-
-    References
-    ----------
-    CurES (arXiv 2510.01037). The released code weighs by gradient norms of the embedding matrix.
-    """
-
-    up: int = 64
-    restart: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.posteriors = Posteriors(restart=self.restart)
-
-    def _weights(self, ids: Sequence[str]) -> np.ndarray:
-        # Under the prior no mean is 0 or 1, so every problem keeps a positive weight.
-        p = self.posteriors.means(ids)
-        return np.sqrt(p * (1 - p))
-
-
-@dataclass
-class Screening(Slot):
-    """A few rollouts for every problem, and many more for those whose first ones are mixed.
-
-    Problems whose first rollouts are all right or all wrong are dropped.
-
-    Attributes
-    ----------
-    first, further : int
-        Rollouts of the two phases.
-    groups : int, optional
-        Mixed problems wanted; more problems are screened until there are at least so many, at most
-        in `max_draws` draws of the round's size. Those that wait in `replay.Surplus` count, and no
-        more go on than this round and the next can train on. None: the round's problems alone are
-        screened, and all mixed ones go on.
-    max_draws : int
-    spread : float
-        See `DynamicSampling`.
-    waiting : int
-        Groups with both phases that the latest round did not train on.
-
-    Notes
-    -----
-    The released code samples the second phase together with the first phase of the next round, in
-    one call, and samples nothing while enough groups wait. Here both phases belong to one round,
-    and every round screens its problems.
-
-    References
-    ----------
-    SPEED-RL (arXiv 2506.09016) and its released code: 4 + 12, 4 + 20 and 8 + 16 rollouts.
-    """
-
-    first: GroupSize = 4
-    further: Count = 12
-    groups: Count | None = None
-    max_draws: Count = 3
-    spread: PositiveOrZero = 0.0
-    waiting: int = state_field(int)
-
-    needs = frozenset({"resampling", "more_problems"})
-    reads_verdict = False
-    later = ("spread",)
-
-    def sampled(self) -> PerProblem:
-        """Those of both phases, for each problem that is kept."""
-        return PerProblem(self.first + self.further, "about")
-
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
-        """Requests of the first phase and one of the second; returns rows of mixed problems."""
-        # The first phase: few rollouts for each problem, of further draws until enough are mixed.
-        screen = DynamicSampling(self.first, max_draws=self.max_draws, spread=self.spread)
-        wanted = 0 if self.groups is None else self.groups - self.waiting
-        rollouts, ids, is_mixed = yield from screen.draws(problems, context, wanted)
-        if self.groups is not None:
-            is_mixed &= np.cumsum(is_mixed) <= wanted + self.groups
-        return (yield from _sample_further(rollouts, ids, is_mixed, self.further))
-
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """Count the groups that wait, where some do."""
-        if self.groups is not None:
-            self.waiting = _waiting(rollouts, self.first)
-
-
-@dataclass
-class _Within(DynamicSampling):
-    """Dynamic sampling that keeps success rates from one bound to the other, bounds included."""
-
-    def _is_mixed(self, ids: Sequence[str], rollouts: Rollouts) -> np.ndarray:
-        correct, tries = tally(ids, rollouts)
-        low, high = self.between
-        # A bound such as .7 of 10 rollouts may miss 7 by a rounding error.
-        inside = (correct >= low * tries - 1e-9) & (correct <= high * tries + 1e-9)
-        return inside & (tries > 0)
-
-
-@dataclass
-class PilotCommit(Slot):
-    """A cheap pilot of every problem, and the rest of a large group where its success rate fits.
-
-    Attributes
-    ----------
-    pilots, commit : int
-        Rollouts of the two phases; a group is both together.
-    groups : int
-        Groups wanted. Problems are drawn until there are so many together with those that wait in
-        `replay.Surplus`, in at most `max_draws` draws of the round's size. Of the problems that
-        fit, no more get a whole group than this round and the next can train on.
-    between : (low, high)
-        The success rates of the pilot that fit, the bounds included.
-    max_draws : int
-    waiting : int
-        Groups with both phases that the latest round did not train on.
-
-    Notes
-    -----
-    In the released code a problem waits with its pilot alone, and the rest of its group is sampled
-    once it is taken, at random or by the largest deviation. Here both phases belong to one round,
-    so whole groups wait, the oldest go first, and what fits beyond two rounds is thrown away after
-    its pilot: that is our reading. Too few groups are an error there after 10 draws; here the round
-    goes on with those that it has. At the end of an epoch nothing waits any more there; here groups
-    go on waiting.
-
-    References
-    ----------
-    Pilot-Commit (arXiv 2605.26606) and the scripts of its released code: 32 + 96 rollouts (1.5B) or
-    16 + 48 (4B), success rates from .125 to .75, three problems drawn for each group of a round.
-    """
-
-    pilots: GroupSize = 16
-    commit: Count = 48
-    groups: Count = 16
-    between: Interval = (0.125, 0.75)
-    max_draws: Count = 10
-    waiting: int = state_field(int)
-
-    needs = frozenset({"resampling", "more_problems"})
-
-    def sampled(self) -> PerProblem:
-        """Those of both phases, for each problem that is kept."""
-        return PerProblem(self.pilots + self.commit, "about")
-
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
-        """Requests of pilots and one of the rest; returns the rows of problems that fit."""
-        draws = _Within(self.pilots, max_draws=self.max_draws, between=self.between)
-        wanted = self.groups - self.waiting
-        rollouts, ids, fits = yield from draws.draws(problems, context, wanted)
-        fits &= np.cumsum(fits) <= wanted + self.groups
-        return (yield from _sample_further(rollouts, ids, fits, self.commit))
-
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """Count the groups that wait."""
-        self.waiting = _waiting(rollouts, self.pilots)
-
-
-@dataclass(frozen=True)
-class MostLearnable(Slot):
-    """Samples more problems than the round trains on, and keeps those with the largest p (1 - p).
-
-    Attributes
-    ----------
-    n : int
-        Rollouts a problem.
-    factor : int
-        Problems sampled for each one kept.
-
-    References
-    ----------
-    LILO (arXiv 2502.12272): factor 4, 8 rollouts. Confidence is medium, since notes on the paper
-    were read. Ties, which come in pairs, go to the lower index.
-    """
-
-    n: GroupSize = 8
-    factor: Count = 4
-
-    needs = frozenset({"more_problems"})
-
-    def sampled(self) -> PerProblem:
-        """n of every problem that is kept."""
-        return PerProblem(self.n)
-
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
-        """A request for problems and one for rollouts; returns the rows of the kept problems."""
-        wanted = len(problems)
-        if self.factor > 1:
-            problems = yield More((self.factor - 1) * wanted)
-        ids = [problem.id for problem in problems]
-        rollouts = yield np.full(len(ids), self.n, dtype=np.int64)
-        correct, tries = tally(ids, rollouts)
-        # Of whole numbers, so that the rates p and 1 - p have exactly the same score. A trainer may
-        # leave out rollouts that nothing scored.
-        scores = correct * (tries - correct) / np.maximum(tries, 1) ** 2
-        # Where the pool had fewer problems to give than asked for, fewer of them are dropped.
-        kept = np.argsort(-scores, kind="stable")[:wanted]
-        return _rows_of(rollouts, ids, kept)
-
-
-@dataclass(frozen=True)
-class HitUtility(Slot):
-    """A probe of every problem, then the split with the greatest expected number of problems
-    solved.
-
-    With c of the `probe` rollouts right, the success rate is believed to be Beta(1 + c, 1 + probe -
-    c). The value of m further rollouts is the chance of at least one further correct one. The gain
-    of each falls with their number, so giving the next rollout to the greatest gain is optimal;
-    ties go to the problem with fewer rollouts, and then to the lower index.
-
-    Attributes
-    ----------
-    n : int
-        Rollouts a problem on average, the probe included.
-    probe : int
-    up : int
-        Bound for one problem.
-
-    References
-    ----------
-    HORA (arXiv 2605.07114). Confidence is medium: the gains follow from the definition of the
-    utility, but no code was published, and probe size, bound and tie rule are our choices.
-    """
-
-    n: int = 8
-    probe: GroupSize = 4
-    up: int = 32
-
-    needs = frozenset({"resampling"})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number("up", self.up, self.probe)
-        whole_number("n", self.n, self.probe, self.up)
-
-    def sampled(self) -> PerProblem:
-        """n on average."""
-        return PerProblem(self.n, "average")
-
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
-        """A request for the probes, and one for the rest."""
-        ids = [problem.id for problem in problems]
-        rollouts = yield np.full(len(ids), self.probe, dtype=np.int64)
-        correct, tries = tally(ids, rollouts)
-        budget = (self.n - self.probe) * len(ids)
-        # The uniform prior Beta(1, 1), updated by the outcomes of the probe.
-        counts = budgets.by_hit_utility(
-            1.0 + correct, 1.0 + tries - correct, budget, self.up - self.probe
-        )
-        if counts.any():
-            yield counts
-
-
-@dataclass
-class LeastVariance(_ByRates):
-    """The counts that minimise the summed variance of the problems' gradients.
-
-    Attributes
-    ----------
-    n : int
-        Rollouts a problem on average.
-    low, up : int
-        Bounds for one problem. Probes of fresh rates are a part of its rollouts, so there are never
-        fewer than these.
-    estimator : {"rloo", "dr_grpo"}
-        The variance of a problem is in proportion to p (1 - p) / (n - 1) with "rloo", and to
-        p (1 - p) (n - 1) / n^2 with "dr_grpo", where low is at least 3.
-    rates : SuccessRates
-        Where success rates come from.
-
-    References
-    ----------
-    VIP (arXiv 2602.01601); bounds 4 and 32 and n = 8 from its released code. The paper predicts
-    rates by a Gaussian process over embeddings of the prompts; the default here is the posterior
-    mean over earlier rollouts.
-    """
-
-    n: int = 8
-    low: int = 4
-    up: int = 32
-    estimator: Annotated[str, choice("rloo", "dr_grpo")] = "rloo"
-    rates: SuccessRates = field(default_factory=lambda: SuccessRates("beta"))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number("low", self.low, 2 if self.estimator == "rloo" else 3)
-        instance_of("rates", self.rates, SuccessRates, "SuccessRates('beta')")
-        whole_number("up", self.up, self._least)
-        whole_number("n", self.n, self._least, self.up)
-
-    def _counts(self, rates: np.ndarray, total: int) -> np.ndarray:
-        # At 1/2 outcomes vary most, so an unknown problem is tried often.
-        p = np.where(np.isnan(rates), 0.5, rates)
-        return budgets.by_variance(p, total, low=self._least, up=self.up, estimator=self.estimator)
-
-
-@dataclass
-class BySignal(Slot):
-    """Counts in proportion to signal / sqrt(length), within a budget of tokens.
-
-    A round may cost `budget` times the tokens of n rollouts of every problem, as far as lengths are
-    known beforehand. Problems whose gradients lie far apart and whose rollouts are short get most.
-
-    Attributes
-    ----------
-    n : int
-        Rollouts of a problem at the full budget.
-    budget : float
-    low, up : int
-        Bounds for one problem. In the published setting a problem may get a single rollout, which
-        has no advantage. A problem whose group was all alike has hardly a signal, and keeps it as
-        long as it gets one rollout; with low=2 it is tried again.
-    signals : success_rates.Signals
-
-    References
-    ----------
-    DUET (arXiv 2605.08441) and its released code. A new problem has the signal 1, since the
-    published fit for such problems was not released. A bound on each problem's length, which that
-    code computes and never uses, is left out.
-    """
-
-    n: GroupSize = 8
-    budget: Annotated[float, partial(number, above=0)] = 0.5
-    low: Count = 1
-    up: int = 32
-    signals: OfSignals = field(default_factory=Signals)
-
-    reads_verdict = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number("up", self.up, self.low)
-
-    @property
-    def delegate(self) -> Slot:
-        """Its signals: they learn and are stored."""
-        return self.signals
-
-    def sampled(self) -> PerProblem:
-        """Its part of the budget, more or less."""
-        return PerProblem(max(self.low, round(self.budget * self.n)), "about")
-
-    def counts(self, ids: Sequence[str], limit: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Rollouts of the problems of a round, before and after the last ones are taken away.
-
-        See `budgets.by_signal`.
-        """
-        signal, length = self.signals.of(ids, limit)
-        target = self.budget * self.n * length.sum()
-        return budgets.by_signal(signal, length, target, self.low, self.up)
-
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
-        """One request, within the budget of tokens."""
-        yield self.counts([problem.id for problem in problems], context.max_new_tokens)[1]
+def __getattr__(name: str) -> Any:
+    return of_catalogue(__name__, name)

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.utils.names import of_catalogue
 from workbench.utils.validation import counts as checked_counts
 from workbench.utils.validation import number, one_of, success_rates, whole_number
 
@@ -55,7 +56,7 @@ def nonzero_gradient_probability(n: Any, p: Any, estimator: str = "grpo") -> Any
     0.9921875
     """
     n = checked_counts("counts", n)
-    p = _rates(p)
+    p = checked_rates(p)
     one_of("estimator", estimator, ESTIMATORS)
     if estimator in ("remax", "reinforce"):
         return -np.expm1(n * _log_of_miss(p, estimator))
@@ -79,7 +80,7 @@ def info_gain(p: Any) -> Any:
     >>> float(info_gain(0.5))
     0.125
     """
-    p = _rates(p)
+    p = checked_rates(p)
     return p * (1 - p) ** 2
 
 
@@ -114,7 +115,7 @@ def expected_rollouts(p: Any) -> Any:
     >>> float(expected_rollouts(0.5))
     3.0
     """
-    p = _rates(p)
+    p = checked_rates(p)
     with np.errstate(divide="ignore"):
         return (1 / p + 1 / (1 - p) - 1)[()]
 
@@ -135,7 +136,7 @@ def required_rollouts(p: Any, alpha: float = 0.9) -> Any:
     229
     """
     number("alpha", alpha, above=0, below=1)
-    p = _rates(p)
+    p = checked_rates(p)
     with np.errstate(divide="ignore"):
         return -np.log1p(-alpha) / -np.log1p(-np.minimum(p, 1 - p))
 
@@ -195,7 +196,7 @@ def knapsack(
     >>> knapsack([0.1, 0.5, 0.9], total=24)
     array([15,  7,  2])
     """
-    p = _rates(p)
+    p = checked_rates(p)
     check_budget(p.size, total, low, up, estimator)
     if p.ndim != 1:
         raise ValueError(f"p: shape {p.shape}; (P,) is needed")
@@ -409,154 +410,7 @@ def in_proportion(weights: Any, total: int, low: int, up: int) -> np.ndarray:
     return counts
 
 
-def by_hit_utility(a: Any, b: Any, total: int, up: int) -> np.ndarray:
-    """The split of `total` rollouts with the greatest expected number of problems hit at least
-    once.
-
-    Parameters
-    ----------
-    a, b : (P,)
-        Parameters of the Beta belief about each problem's success rate.
-    total : int
-        At most P * up.
-    up : int
-        Bound for one problem.
-
-    Returns
-    -------
-    counts : (P,) int64
-
-    Notes
-    -----
-    The l-th rollout of a problem gains E[p (1 - p)^(l - 1)], which falls with l, so giving each
-    rollout to the greatest gain is optimal. Ties go to the problem with fewer rollouts, then to the
-    lower index.
-
-    References
-    ----------
-    HORA (arXiv 2605.07114).
-
-    Examples
-    --------
-    >>> by_hit_utility([1, 3, 5], [5, 3, 1], total=6, up=8)
-    array([2, 2, 2])
-    """
-    a = np.asarray(a, dtype=np.float64)
-    b = np.asarray(b, dtype=np.float64)
-
-    def gain(problem: int, given: int) -> float:
-        # E[p (1 - p)^given] under Beta(a, b) as a product, which needs no Beta functions.
-        value = a[problem] / (a[problem] + b[problem])
-        for j in range(given):
-            value *= (b[problem] + j) / (a[problem] + b[problem] + 1 + j)
-        return value
-
-    return _greedily(gain, np.zeros(len(a), dtype=np.int64), up, total)
-
-
-def by_variance(
-    p: Any, total: int, *, low: int = 4, up: int = 32, estimator: str = "rloo"
-) -> np.ndarray:
-    """The split of `total` rollouts that minimises the summed variance of the problems' gradients.
-
-    Parameters
-    ----------
-    p : (P,) success rates
-    total : int
-        From P * low to P * up.
-    low, up : int
-        Bounds for one problem; low is at least 2 for "rloo" and 3 for "dr_grpo".
-    estimator : {"rloo", "dr_grpo"}
-        Variance in proportion to p (1 - p) / (n - 1), or to p (1 - p) (n - 1) / n^2.
-
-    Returns
-    -------
-    counts : (P,) int64
-        The best whole numbers: both variances are convex from `low` on, so giving each rollout
-        where it lowers the variance most is optimal. Ties go to the problem with fewer rollouts,
-        then to the lower index.
-
-    References
-    ----------
-    VIP (arXiv 2602.01601), which rounds the solution in real numbers instead.
-
-    Examples
-    --------
-    >>> by_variance([0.1, 0.5, 0.9, 0.5], total=32, low=3)
-    array([ 6, 10,  6, 10])
-    """
-    p = _rates(p)
-    one_of("estimator", estimator, ("rloo", "dr_grpo"))
-    whole_number("low", low, 2 if estimator == "rloo" else 3)
-    check_budget(p.size, total, low, up)
-    outcome = p * (1 - p)
-
-    def variance(problem: int, n: int) -> float:
-        if estimator == "rloo":
-            return outcome[problem] / (n - 1)
-        return outcome[problem] * (n - 1) / n**2
-
-    def gain(problem: int, given: int) -> float:
-        return variance(problem, given) - variance(problem, given + 1)
-
-    return _greedily(gain, np.full(p.size, low, dtype=np.int64), up, total)
-
-
-def by_signal(
-    signal: Any, length: Any, target: float, low: int = 1, up: int = 32
-) -> tuple[np.ndarray, np.ndarray]:
-    """Counts in proportion to signal / sqrt(length), whose tokens together stay within `target`.
-
-    Parameters
-    ----------
-    signal : (P,) numbers above 0
-        How far the gradients of a problem's rollouts lie apart.
-    length : (P,) numbers above 0
-        Tokens of a rollout of each problem.
-    target : float
-        Tokens of all rollouts.
-    low, up : int
-        Bounds for one problem.
-
-    Returns
-    -------
-    rounded, counts : (P,) int64 each
-        The rounded proportions, which ten halvings bring near the target, and the same with the
-        longest rollouts taken away until they are within it. With `low` rollouts of every problem
-        they may still be above it.
-
-    References
-    ----------
-    DUET (arXiv 2605.08441) and its released code.
-
-    Examples
-    --------
-    >>> by_signal([0.8, 1.2, 0.5, 1.5], [300, 400, 250, 600], target=6200)
-    (array([3, 5, 2, 5]), array([3, 5, 2, 4]))
-    >>> by_signal([1, 1], [100, 400], target=2000)[1]
-    array([7, 3])
-    """
-    length = np.maximum(np.asarray(length, dtype=np.float64), 1.0)
-    rates = np.asarray(signal, dtype=np.float64) / np.sqrt(length)
-
-    def rounded_at(log_price: float) -> np.ndarray:
-        return np.clip(np.rint(rates / np.exp(log_price / 2)), low, up).astype(np.int64)
-
-    lowest, highest = -20.0, 20.0
-    for _ in range(10):
-        middle = (lowest + highest) / 2
-        if rounded_at(middle) @ length > target:
-            lowest = middle
-        else:
-            highest = middle
-    rounded = rounded_at((lowest + highest) / 2)
-    counts = rounded.copy()
-    while counts @ length > target and (counts > low).any():
-        counts[np.where(counts > low, length, 0.0).argmax()] -= 1
-    return rounded, counts
-
-
-def _greedily(
+def greedily(
     gain: Callable[[int, int], float], counts: np.ndarray, up: int, total: int
 ) -> np.ndarray:
     """Add rollouts to the counts, each where gain(problem, count so far) is greatest."""
@@ -576,7 +430,7 @@ def _greedily(
 # Arguments
 
 
-def _rates(p: Any) -> Any:
+def checked_rates(p: Any) -> Any:
     """Rates as float64: an array for an array, and a number for a number."""
     return success_rates("p", p)[()]
 
@@ -598,3 +452,7 @@ def _log_of_miss(p: Any, estimator: str) -> Any:
     missed = p if estimator == "reinforce" else np.minimum(p, 1 - p)
     with np.errstate(divide="ignore"):
         return np.maximum(np.log1p(-missed), LOG_OF_ZERO)
+
+
+def __getattr__(name: str) -> Any:
+    return of_catalogue(__name__, name)

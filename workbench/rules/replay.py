@@ -16,10 +16,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from workbench.rollouts import Context, Ragged, Rollouts, keys, place_within
-from workbench.rules.success_rates import outcomes
 from workbench.slots import Slot, state_field
-from workbench.utils.bounds import Count, CountOrZero, Share, choice
-from workbench.utils.validation import instance_of, whole_number
+from workbench.utils.bounds import Count, CountOrZero, choice
+from workbench.utils.names import of_catalogue
+from workbench.utils.validation import instance_of
 
 Joined = tuple[Rollouts, np.ndarray]  # what `join` returns, see `slots.Replay`
 
@@ -66,7 +66,7 @@ class RightAnswers(Stored):
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Store the round's new right answers; of each problem the newest `capacity` stay."""
         new = rollouts.correct & (rollouts.round == context.round)
-        fresh = rollouts.take(new & _bare(rollouts))
+        fresh = rollouts.take(new & is_bare(rollouts))
         if self.path is not None or not len(fresh):
             return
         # Columns such as advantage and uses belong to the round that is over.
@@ -88,14 +88,14 @@ class RightAnswers(Stored):
         parts = np.split(order, np.cumsum(np.bincount(problem_of_row))[:-1])
         return dict(zip(problems.tolist(), parts))
 
-    def _joined(
+    def join_rows(
         self, rollouts: Rollouts, candidates: np.ndarray, rows: list[int], context: Context
     ) -> Joined:
         """The table with some stored rows, whose log-probabilities are computed anew."""
         if self.stored is None or not rows:
             return rollouts, candidates
-        old = _recomputed(self.stored.take(np.array(rows)), rollouts, context)
-        return _joined(rollouts, candidates, old)
+        old = recompute(self.stored.take(np.array(rows)), rollouts, context)
+        return join_rows(rollouts, candidates, old)
 
 
 @dataclass
@@ -138,7 +138,7 @@ class CorrectResponses(RightAnswers):
 
     def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
         """Append an old response for each unsolved problem that has one, for a random wrong row."""
-        bare = candidates[_bare(rollouts)[candidates]]
+        bare = candidates[is_bare(rollouts)[candidates]]
         pool = rollouts.take(bare)
         problems, problem_of_row = pool.problems()
         # A group with a correct response of its own has a gradient already.
@@ -156,10 +156,10 @@ class CorrectResponses(RightAnswers):
         # round are recorded.
         candidates = candidates[~np.isin(candidates, bare[np.array(dropped, dtype=np.int64)])]
         if self.stored is None or not reused or self.mode == "recompute":
-            return self._joined(rollouts, candidates, reused, context)
+            return self.join_rows(rollouts, candidates, reused, context)
         old = self.stored.take(np.array(reused))
         old = _as_rows_of_this_round(old, rollouts, gradient=self.mode == "direct")
-        return _joined(rollouts, candidates, old)
+        return join_rows(rollouts, candidates, old)
 
     def metrics(self) -> dict[str, float]:
         """Size of what is stored: responses and bytes."""
@@ -203,12 +203,12 @@ class Buffer(Stored):
         self.passed = candidates
         # A new rollout has no clip ratio yet, but both tables need the same columns.
         never_updated = np.full(len(rollouts), np.nan)
-        table = rollouts.assign(group=_group_and_round(rollouts), clip_ratio=never_updated)
+        table = rollouts.assign(group=group_and_round(rollouts), clip_ratio=never_updated)
         if self.stored is not None:
             # This round is one of the `rounds`, so with 2 only those of the round before join.
             old = self.stored.take(self.stored.round > context.round - self.rounds)
-            old = old.assign(gradient=np.ones(len(old), bool), group=_group_and_round(old))
-            table, candidates = _joined(table, candidates, old)
+            old = old.assign(gradient=np.ones(len(old), bool), group=group_and_round(old))
+            table, candidates = join_rows(table, candidates, old)
         self.seconds = perf_counter() - started
         return table, candidates
 
@@ -237,208 +237,6 @@ class Buffer(Stored):
             "buffer_bytes": 0 if self.stored is None else self.stored.nbytes,
             "seconds_buffer": self.seconds,
         }
-
-
-@dataclass
-class Fifo(Stored):
-    """The newest `size` rollouts of earlier rounds are candidates beside those of this round.
-
-    Together with `selectors.UniformDraws` this is plain experience replay. A rollout's advantage is
-    that within its own group, problem and round together; its ratio is against the policy that
-    sampled it. So that the advantage stays what it was, a group stays together as long as one of
-    its rollouts is kept: the others have no gradient then and are there for their rewards alone.
-
-    Attributes
-    ----------
-    size : int
-        Rollouts kept.
-    positive : float
-        Share of the places that goes to the newest correct rollouts which would have left already.
-
-    References
-    ----------
-    Arnal et al., replay study (arXiv 2604.08706): shares 0, .2 and .5.
-    """
-
-    size: Count = 1024
-    positive: Share = 0.0
-    passed: np.ndarray | None = state_field(saved=False)
-
-    needs = frozenset({"old_responses", "old_logprobs"})
-
-    def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
-        """Append the stored rollouts; all of them are candidates."""
-        self.passed = candidates
-        table = rollouts.assign(group=_group_and_round(rollouts))
-        if self.stored is not None:
-            old = self.stored.assign(group=_group_and_round(self.stored))
-            table, candidates = _joined(table, candidates, old)
-        return table, candidates
-
-    @property
-    def reads_verdict(self) -> bool:  # type: ignore[override]
-        """Where correct rollouts stay longer."""
-        return self.positive > 0
-
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """Keep the newest rollouts, and the newest correct ones of the rest."""
-        assert self.passed is not None
-        old = np.flatnonzero(rollouts.round < context.round)
-        rows = np.concatenate([old, self.passed])
-        # From the oldest to the newest. Rows that have lost their gradient have no place any more;
-        # they are there for their group alone.
-        rows = rows[np.argsort(rollouts.round[rows], kind="stable")]
-        kept = self._kept(rows[rollouts["gradient"][rows]], rollouts.correct)
-        # With a row kept, its whole group stays.
-        rows = rows[np.isin(rollouts.group[rows], rollouts.group[kept])]
-        self.stored = (
-            without_marks(rollouts)
-            .assign(uses=rollouts["uses"], gradient=np.isin(np.arange(len(rollouts)), kept))
-            .take(rows)
-        )
-        self.passed = None
-
-    def _kept(self, rows: np.ndarray, correct: np.ndarray) -> np.ndarray:
-        """Of rows from old to new: the newest, and the newest correct ones among the others."""
-        places_for_right = round(self.positive * self.size)
-        # From `start` on are the newest, which stay whatever their verdict.
-        start = max(0, len(rows) - (self.size - places_for_right))
-        right = rows[:start][correct[rows[:start]]]
-        return np.concatenate([right[max(0, len(right) - places_for_right) :], rows[start:]])
-
-
-@dataclass
-class Experience(RightAnswers):
-    """Right answers join every group of their problem, one group for mean and deviation.
-
-    Attributes
-    ----------
-    each : int
-        Old answers that join a group.
-    path : str, optional
-        A file written by `save_answers`: right answers of an earlier run, of the same tokenizer.
-        None collects them in this run, as they come.
-    capacity : int
-        Answers kept for a problem, the oldest go first.
-
-    References
-    ----------
-    RLEP (arXiv 2507.07451): 2 answers beside 16 new ones, from an earlier run. Their
-    log-probabilities are computed anew under the current policy, so that the ratio starts at 1.
-    """
-
-    each: Count = 2
-    path: str | None = None
-    capacity: int = 16
-
-    needs = frozenset({"old_responses", "current_logprobs"})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number("capacity", self.capacity, self.each)
-
-    def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
-        """Append up to `each` old answers to every problem that has some.
-
-        Raises
-        ------
-        ValueError
-            For answers of a file that other parts of a reward have judged than those of this run.
-        """
-        if self.path is not None and self.stored is not None:
-            theirs, ours = map(_reward_parts, (self.stored, rollouts))
-            if theirs != ours:
-                raise ValueError(
-                    f"path={str(self.path)!r}: its answers were rewarded by {theirs}, and those of "
-                    f"this run are rewarded by {ours}; a group needs rewards of the same parts"
-                )
-        rows: list[int] = []
-        rows_of = self.rows_by_problem()
-        # Only problems that the round goes on with, not those that the allocator has dropped.
-        bare = candidates[_bare(rollouts)[candidates]]
-        problems, _ = rollouts.take(bare).problems()
-        for problem in problems.tolist():
-            if problem in rows_of:
-                rng = context.rng("reuse", problem)
-                rows += rng.permutation(rows_of[problem])[: self.each].tolist()
-        return self._joined(rollouts, candidates, rows, context)
-
-
-@dataclass
-class Buckets(RightAnswers):
-    """One right answer joins the group of a problem that was partly solved at its last visit.
-
-    Problems are in buckets by the number c of correct rollouts at their last visit. Problems that
-    were all right retire. Of the round's problems with stored answers, `share` of them get one:
-    first a bucket is drawn for each answer, and then problems within the buckets, all alike. A
-    bucket's weight is the normal density of c with mean n / 2 and deviation 1, however many
-    problems it holds; what a bucket cannot give falls to the others. Nothing is replayed before the
-    share of correct rollouts exceeds `start`.
-
-    Attributes
-    ----------
-    share : float
-        Share of a round's problems that get an old answer.
-    start : float
-    capacity : int
-        Answers kept for a problem.
-
-    Notes
-    -----
-    Four things differ from the paper. It also chooses which problems come next by these buckets;
-    here the curriculum stays as it is. It takes the answer of lowest entropy under the current
-    policy; here it is the lowest when it was sampled. It keeps the old log-probabilities and shapes
-    the ratio of replayed tokens, w / (w + 0.1); here log-probabilities are computed anew. It drops
-    answers of the same text; here they stay.
-
-    References
-    ----------
-    ExGRPO (arXiv 2510.02245): share .5, start .35.
-    """
-
-    share: Share = 0.5
-    start: Share = 0.35
-    capacity: Count = 8
-    right: dict[str, int] = state_field(dict)
-    started: bool = state_field(bool)
-
-    needs = frozenset({"old_responses", "current_logprobs", "entropy"})
-
-    def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
-        """Append one old answer to some of the problems in the buckets."""
-        if not self.started or self.stored is None:
-            return rollouts, candidates
-        bare = candidates[_bare(rollouts)[candidates]]
-        problems, problem_of_row = rollouts.take(bare).problems()
-        rows_of = self.rows_by_problem()
-        known = [str(p) for p in problems if self.right.get(str(p), 0) and str(p) in rows_of]
-        if not known:
-            return rollouts, candidates
-        # Counts may differ by problem; the largest stands for the size of a group.
-        n = np.bincount(problem_of_row).max()
-        right = np.array([self.right[problem] for problem in known])
-        size = min(len(known), round(self.share * len(problems)))
-        chosen = drawn_from_buckets(right, int(n), size, context.rng("reuse"))
-        rows = []
-        for i in chosen:
-            # The answer that the policy was surest of when it was sampled.
-            stored = rows_of[known[i]]
-            rows.append(stored[np.argmin(self.stored.entropy[stored])])
-        return self._joined(rollouts, candidates, rows, context)
-
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """The buckets of the round's problems change, and their new right answers are kept."""
-        fresh = rollouts.take(rollouts.round == context.round)
-        if not len(fresh):
-            return  # a trainer may leave out rollouts that nothing scored
-        # Once begun, replay does not stop again when the share falls.
-        self.started = self.started or bool(fresh.correct.mean() > self.start)
-        if not self.started:
-            return
-        ids, right, sizes = outcomes(fresh)
-        for problem, c, n in zip(ids, right.tolist(), sizes.tolist()):
-            self.right[problem] = 0 if c == n else c  # all right: the problem retires
-        super().feedback(fresh, context)
 
 
 @dataclass
@@ -472,15 +270,15 @@ class Surplus(Stored):
 
     def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
         """Put the waiting groups before the new ones, and keep what is too much."""
-        table = rollouts.assign(group=_group_and_round(rollouts))
+        table = rollouts.assign(group=group_and_round(rollouts))
         waited = self.stored
         if waited is not None and self.age is not None:
             waited = waited.take(context.round - waited.round <= self.age)
         if waited is not None and len(waited):
             # A problem may come again while a group of it waits, so groups are told apart by their
             # round as well.
-            old = _recomputed(waited, table, context)
-            old = old.assign(group=_group_and_round(old))
+            old = recompute(waited, table, context)
+            old = old.assign(group=group_and_round(old))
             candidates = np.concatenate([len(table) + np.arange(len(old)), candidates])
             table = Rollouts.concat([table, old])
         # Groups in the order of the candidates, those that waited first.
@@ -496,55 +294,6 @@ class Surplus(Stored):
         return table, candidates[[group in trained for group in group_of]]
 
 
-def bucket_weights(right: np.ndarray, n: int) -> np.ndarray:
-    """Weights of problems with so many of n rollouts right: a normal density around n / 2.
-
-    >>> bucket_weights(np.array([1, 2, 4]), 8).round(4)
-    array([0.0044, 0.054 , 0.3989])
-    """
-    return np.exp(-((right - n / 2) ** 2) / 2) / np.sqrt(2 * np.pi)
-
-
-def drawn_from_buckets(
-    right: np.ndarray, n: int, size: int, rng: np.random.Generator
-) -> np.ndarray:
-    """`size` of P problems, by way of the buckets that they are in.
-
-    Parameters
-    ----------
-    right : (P,) int64
-        Of each problem how many of n rollouts were right; problems of one number share a bucket.
-    n : int
-    size : int
-        At most P.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    places : (size,) int64, ascending
-
-    Notes
-    -----
-    How many problems each bucket gives is drawn by `bucket_weights` alone. What exceeds the
-    problems of a bucket is drawn again from the others. Within a bucket each problem is as likely
-    as another.
-
-    References
-    ----------
-    ExGRPO (arXiv 2510.02245) and its released code.
-    """
-    buckets, bucket_of, held = np.unique(right, return_inverse=True, return_counts=True)
-    # The floor lets buckets far from the middle be drawn where no others are left.
-    weights = np.maximum(bucket_weights(buckets, n), np.finfo(float).tiny)
-    wanted = np.zeros(len(buckets), dtype=np.int64)
-    while (missing := size - int(wanted.sum())) > 0:
-        has_more = np.where(wanted < held, weights, 0.0)
-        wanted += rng.multinomial(missing, has_more / has_more.sum())
-        wanted = np.minimum(wanted, held)
-    order = rng.permutation(len(right))
-    return np.sort(order[place_within(bucket_of[order]) < wanted[bucket_of[order]]])
-
-
 def save_answers(rollouts: Rollouts, path: Any) -> None:
     """Write the right answers among rollouts to a file that `Experience` reads (safetensors).
 
@@ -553,9 +302,9 @@ def save_answers(rollouts: Rollouts, path: Any) -> None:
     from workbench.records.checkpoints import save, split_arrays
 
     tensors: dict[str, Any] = {}
-    answers = rollouts.take(rollouts.correct & _bare(rollouts))
+    answers = rollouts.take(rollouts.correct & is_bare(rollouts))
     # What else a round adds has no meaning in another run.
-    answers = answers.drop(answers.columns.keys() - set(_reward_parts(answers)))
+    answers = answers.drop(answers.columns.keys() - set(reward_parts(answers)))
     save(path, tensors, split_arrays("answers", _to_state(answers), tensors))
 
 
@@ -592,24 +341,24 @@ def _as_rows_of_this_round(old: Rollouts, rollouts: Rollouts, gradient: bool) ->
     return old.assign(**{**missing, "gradient": np.full(len(old), gradient), "stage": stage})
 
 
-def _recomputed(old: Rollouts, rollouts: Rollouts, context: Context) -> Rollouts:
+def recompute(old: Rollouts, rollouts: Rollouts, context: Context) -> Rollouts:
     """Old rows to be trained on in this round, with log-probabilities of the current policy."""
     old = _as_rows_of_this_round(old, rollouts, gradient=True)
     return old.assign(old_logprobs=_current_logprobs(old, context))
 
 
-def _joined(table: Rollouts, candidates: np.ndarray, old: Rollouts) -> Joined:
+def join_rows(table: Rollouts, candidates: np.ndarray, old: Rollouts) -> Joined:
     """The table with old rows at its end, all of them candidates besides the present ones."""
     added = np.arange(len(table), len(table) + len(old))
     return Rollouts.concat([table, old]), np.concatenate([candidates, added])
 
 
-def _group_and_round(rollouts: Rollouts) -> np.ndarray:
+def group_and_round(rollouts: Rollouts) -> np.ndarray:
     """Group and round of each rollout as one key, (R,) str."""
     return keys(rollouts.group, rollouts.round)
 
 
-def _bare(rollouts: Rollouts) -> np.ndarray:
+def is_bare(rollouts: Rollouts) -> np.ndarray:
     """Which rollouts (R,) begin at their problem, and not behind a part of an old response."""
     bare = np.ones(len(rollouts), dtype=bool)
     # A further start of a problem, and tokens of another response at the beginning of this one.
@@ -619,7 +368,7 @@ def _bare(rollouts: Rollouts) -> np.ndarray:
     return bare
 
 
-def _reward_parts(rollouts: Rollouts) -> list[str]:
+def reward_parts(rollouts: Rollouts) -> list[str]:
     """The columns with the parts of the reward, in alphabetical order."""
     return sorted(name for name in rollouts.columns if name.startswith("reward_"))
 
@@ -664,3 +413,7 @@ def _from_state(state: Mapping[str, Any]) -> Rollouts:
         for name, value in state.items()
     }
     return Rollouts.of_columns(columns)
+
+
+def __getattr__(name: str) -> Any:
+    return of_catalogue(__name__, name)

@@ -11,8 +11,7 @@ The rules are also functions of arrays: `max_variance`, `max_reward`, `random` a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,34 +21,22 @@ from workbench.rollouts import (
     group_numbers,
     grouped_rewards,
     place_within,
-    sample_variances,
 )
-from workbench.rules.allocators import BySignal
 from workbench.rules.scheduler import Scheduler as Scheduler
 from workbench.slots import Baseline, PerProblem, Selection, Slot
 from workbench.utils.bounds import (
     Count,
     CountOrZero,
     Flag,
-    Positive,
     ShareAboveZero,
-    at_least,
-    choice,
 )
-from workbench.utils.names import STOPPED
+from workbench.utils.names import STOPPED, of_catalogue
 from workbench.utils.seeding import derive
 from workbench.utils.validation import (
     booleans,
-    instance_of,
-    number,
     numpy_generator,
     whole_number,
 )
-
-OfAllocator = Annotated[
-    BySignal, partial(instance_of, kinds=BySignal, example="allocators.BySignal(8)")
-]
-
 
 # The rules, as functions of arrays
 
@@ -120,7 +107,7 @@ def max_reward(rewards: np.ndarray, m: int, groups: np.ndarray | None = None) ->
     """
     rewards, groups, _ = _checked_rewards(rewards, m, groups)
     by_reward = np.argsort(-rewards, kind="stable")
-    return np.sort(_first_of_each_group(by_reward, groups, m))
+    return np.sort(first_of_each_group(by_reward, groups, m))
 
 
 def random(n: int, m: int, rng: np.random.Generator) -> np.ndarray:
@@ -280,7 +267,7 @@ class Random(_OfEachProblem):
     def _rows(self, rollouts: Rollouts, context: Context) -> np.ndarray:
         problems, groups, _ = group_numbers(rollouts.group)
         order = _shuffled(problems, groups, context.rng("selector"))
-        return np.sort(_first_of_each_group(order, groups, self.m))
+        return np.sort(first_of_each_group(order, groups, self.m))
 
 
 @dataclass(frozen=True)
@@ -320,7 +307,7 @@ class Rejection(Slot):
         correct = rollouts.correct
         right, wrong = self._rows_to_keep(groups, sizes, correct, rollouts.stage)
         order = _shuffled(problems, groups, context.rng("selector"))
-        rows = _first_of_each_kind(order, groups, correct, right, wrong)
+        rows = first_of_each_kind(order, groups, correct, right, wrong)
         return Selection(rows, baseline=self.baseline)
 
     def _rows_to_keep(
@@ -354,292 +341,6 @@ class Rejection(Slot):
 # Selectors of further papers
 
 
-@dataclass(frozen=True)
-class LargestAdvantage(Slot):
-    """Keeps the rollouts whose advantages are largest in absolute size.
-
-    Attributes
-    ----------
-    drop : float
-        Share of the rollouts that is dropped; floor(G (1 - drop)) of G stay, at least one.
-    scope : {"group", "batch"}
-        Whether G counts the rollouts of each group, as in the text, or of the whole round, as in
-        the released code.
-
-    References
-    ----------
-    CPPO (arXiv 2503.22342). Advantages are those against the whole group; the released
-    configuration has drop=.5.
-    """
-
-    drop: Annotated[float, partial(number, low=0, below=1)] = 0.5
-    scope: Annotated[str, choice("group", "batch")] = "group"
-
-    reads_verdict = False
-
-    def trained(self, sampled: PerProblem) -> PerProblem:
-        """The share that is not dropped."""
-        most = max(1, int(sampled.n * (1 - self.drop) + 1e-9))
-        kept = sampled.limited(most)
-        # Across a whole round, problems have different numbers.
-        return kept if self.scope == "group" else PerProblem(kept.n, "about")
-
-    def select(self, rollouts: Rollouts, context: Context) -> Selection:
-        """The rows of largest |advantage|; ties go to the lower row."""
-        keys = rollouts.group if self.scope == "group" else np.zeros(len(rollouts))
-        _, groups, sizes = group_numbers(keys)
-        # The small number keeps a product such as 16 * (1 - 0.9375) from falling short of 1.
-        counts = np.maximum(np.floor(sizes * (1 - self.drop) + 1e-9), 1).astype(np.int64)
-        by_size = np.argsort(-np.abs(rollouts["advantage"]), kind="stable")
-        return Selection(np.sort(_first_of_each_group(by_size, groups, counts)))
-
-
-@dataclass(frozen=True)
-class GroupFilter(Slot):
-    """Keeps whole groups: those whose rewards differ most.
-
-    Attributes
-    ----------
-    mode : {"top_p", "softmax", "top_k", "min_p"}
-        "top_p" keeps the shortest list of groups, best first, whose scores add up to `value` of the
-        sum of all; "softmax" does so with the softmax of the scores; "top_k" keeps `value` of all
-        groups, at least one; "min_p" those with at least `value` times the best score.
-    value : float
-    score : {"std", "variance"}
-        Of the group's rewards, as samples: the released code has "std", the text "variance".
-    zeros : bool
-        Whether groups of score 0 take part.
-
-    References
-    ----------
-    RAGEN-2 (arXiv 2604.06268). The main table was made with softmax .9 and zeros included; the
-    authors' guide recommends top_p .9 without them, which is the default here.
-    """
-
-    mode: Annotated[str, choice("top_p", "softmax", "top_k", "min_p")] = "top_p"
-    value: ShareAboveZero = 0.9
-    score: Annotated[str, choice("std", "variance")] = "std"
-    zeros: Flag = False
-
-    reads_verdict = False
-
-    def select(self, rollouts: Rollouts, context: Context) -> Selection:
-        """All rows of the kept groups."""
-        _, groups, sizes = group_numbers(rollouts.group)
-        kept = self.kept(sample_variances(rollouts.reward, groups, sizes))
-        return Selection(np.flatnonzero(kept[groups]))
-
-    def kept(self, variances: np.ndarray) -> np.ndarray:
-        """Which groups are kept, (G,) bool, by the sample variances of their rewards (G,)."""
-        scores = np.sqrt(variances) if self.score == "std" else variances
-        allowed = np.flatnonzero(self.zeros | (scores > 0))
-        # Best first; from here on every mode only decides how long a prefix of `order` is kept.
-        order = allowed[np.argsort(-scores[allowed], kind="stable")]
-        kept = np.zeros(len(scores), dtype=bool)
-        if not len(order):
-            return kept
-        ranked = scores[order]
-        if self.mode == "top_k":
-            count = max(1, int(self.value * len(scores)))
-        elif self.mode == "min_p":
-            count = int(np.count_nonzero(ranked >= self.value * ranked[0]))
-        else:
-            weights = np.exp(ranked - ranked[0]) if self.mode == "softmax" else ranked
-            # No share of a sum can be taken where all scores are 0.
-            if weights[0] == 0:
-                return kept
-            shares = np.cumsum(weights / weights.sum())
-            # The small number makes up for the rounding of the sum.
-            count = int(np.searchsorted(shares, self.value - 1e-9)) + 1
-        kept[order[:count]] = True
-        return kept
-
-
-@dataclass(frozen=True)
-class Pruned(Slot):
-    """Drops rollouts at random and weights the others, so that the expected gradient is unchanged.
-
-    A rollout is kept with its probability q, and its loss is then multiplied by 1 / q. Dropped
-    rollouts still count in the averages of the loss, with weight 0, and are not computed.
-
-    Attributes
-    ----------
-    keep : float or column
-        The probability for all rollouts, or the name of a column of the table that holds one for
-        each.
-
-    References
-    ----------
-    DPPO, unbiased pruning (arXiv 2603.04135). Confidence is low: only the abstract was read. How
-    its probabilities are set is not known here, so they are the user's, and its pruning of whole
-    prompts and its packing are left out.
-    """
-
-    keep: ShareAboveZero | str = 0.5
-
-    needs = frozenset({"row_weights"})
-    reads_verdict = False
-
-    def __post_init__(self) -> None:
-        # The name of a column has no bounds.
-        if not isinstance(self.keep, str):
-            super().__post_init__()
-
-    def trained(self, sampled: PerProblem) -> PerProblem:
-        """All of them: what is dropped stays, with weight 0."""
-        return sampled
-
-    def select(self, rollouts: Rollouts, context: Context) -> Selection:
-        """All rows, with weights 1 / q and 0."""
-        size = len(rollouts)
-        keep = rollouts[self.keep] if isinstance(self.keep, str) else np.full(size, self.keep)
-        keep = np.asarray(keep, dtype=np.float64)
-        if not ((keep > 0) & (keep <= 1)).all():
-            raise ValueError(f"keep={self.keep!r}: probabilities above 0 and up to 1 are needed")
-        # All rows are returned, the dropped ones with weight 0, so that averages still count them.
-        is_kept = context.rng("selector").random(size) < keep
-        return Selection(np.arange(size), weights=np.where(is_kept, 1 / keep, 0.0))
-
-
-@dataclass(frozen=True)
-class HalfRight(Slot):
-    """Keeps the first n rollouts of each group that are half correct and half wrong.
-
-    Where one kind is too rare, rows of the other kind fill up.
-
-    Attributes
-    ----------
-    n : int
-        Of an odd number the smaller half is correct.
-
-    References
-    ----------
-    Reinforce-Ada (arXiv 2510.04996), released code: 4 rows in the order of sampling, in both of its
-    variants, and advantages against the mean of all rollouts of the problem.
-    """
-
-    n: Annotated[int, at_least(2)] = 4
-
-    def trained(self, sampled: PerProblem) -> PerProblem:
-        """n of every problem."""
-        return sampled.limited(self.n)
-
-    def select(self, rollouts: Rollouts, context: Context) -> Selection:
-        """The first rows of each kind."""
-        _, groups, sizes = group_numbers(rollouts.group)
-        correct = rollouts.correct
-        right = np.bincount(groups[correct], minlength=len(sizes))
-        wrong = sizes - right
-        # Half of each kind, then wrong ones for the missing right ones, then the other way round.
-        keep_right = np.minimum(self.n // 2, right)
-        keep_wrong = np.minimum(self.n - keep_right, wrong)
-        keep_right = np.minimum(self.n - keep_wrong, right)
-        order = np.arange(len(rollouts))
-        return Selection(_first_of_each_kind(order, groups, correct, keep_right, keep_wrong))
-
-
-@dataclass(frozen=True)
-class UniformDraws(Slot):
-    """Draws rollouts uniformly, with repetition, from all candidates: new and replayed ones.
-
-    A rollout that is drawn twice has weight 2.
-
-    Attributes
-    ----------
-    share : float
-        Draws, as a multiple of the rollouts sampled in the round.
-
-    References
-    ----------
-    Arnal et al., replay study (arXiv 2604.08706), together with `replay.Fifo`.
-    """
-
-    share: Positive = 1.0
-
-    needs = frozenset({"row_weights"})
-    reads_verdict = False
-
-    def select(self, rollouts: Rollouts, context: Context) -> Selection:
-        """The drawn rows; weights average 1, so that the size of the loss stays."""
-        everywhere = np.ones(len(rollouts), dtype=bool)
-        # Rows without a gradient are there for the advantages of their groups alone.
-        able = np.flatnonzero(rollouts.columns.get("gradient", everywhere))
-        if not len(able):
-            return Selection(able)
-        size = max(1, round(self.share * np.count_nonzero(rollouts["age"] == 0)))
-        drawn = context.rng("selector").integers(len(able), size=size)
-        # Times drawn add up to `size`; the factor brings their average over the kept rows to 1.
-        places, times = np.unique(drawn, return_counts=True)
-        return Selection(able[places], weights=times * len(places) / size)
-
-
-@dataclass(frozen=True)
-class InverseCounts(Slot):
-    """Keeps what no course has stopped, and weighs rollouts up where a problem has few of them.
-
-    The weight is 1 / (n / mean n), with the ratio cut to [floor, 1], where n is the number of the
-    problem's rollouts. A rollout that went on by chance, where others were stopped, stands for
-    those: its weight is divided by that chance. Advantages are those of the whole group, stopped
-    rollouts included.
-
-    Attributes
-    ----------
-    floor : float
-    spare : float
-        The chance, see `courses.Deadline`.
-    most : float
-        The greatest weight.
-    allocator : allocators.BySignal, optional
-        Says the numbers of rollouts before the last ones were taken away, which the paper's weights
-        are made of. None: those that were sampled.
-
-    References
-    ----------
-    DUET (arXiv 2605.08441) and its released code.
-    """
-
-    floor: ShareAboveZero = 0.05
-    spare: ShareAboveZero = 0.05
-    most: Positive = 1000.0
-    allocator: OfAllocator | None = None
-
-    needs = frozenset({"row_weights"})
-    reads_verdict = False
-
-    @property
-    def delegate(self) -> Slot | None:
-        """The allocator, which learns and is stored."""
-        return self.allocator
-
-    def select(self, rollouts: Rollouts, context: Context) -> Selection:
-        """The rows that have ended, with their weights."""
-        ids, number = rollouts.problems()
-        counts = np.bincount(number, minlength=len(ids))
-        if self.allocator is not None:
-            counts, _ = self.allocator.counts(ids.tolist(), context.max_new_tokens)
-        weights = inverse_counts(counts, self.floor)[number]
-        if "spared" in rollouts:
-            weights = np.where(rollouts["spared"], weights / self.spare, weights)
-        rows = np.flatnonzero(rollouts.status != STOPPED)
-        return Selection(rows, np.minimum(weights, self.most)[rows])
-
-
-def inverse_counts(counts: Any, floor: float = 0.05) -> np.ndarray:
-    """1 / (n / mean n), with the ratio cut to [floor, 1], by counts n (P,): (P,) float64.
-
-    References
-    ----------
-    DUET (arXiv 2605.08441) and its released code.
-
-    Examples
-    --------
-    >>> inverse_counts([3, 5, 2, 5])
-    array([1.25 , 1.   , 1.875, 1.   ])
-    """
-    counts = np.asarray(counts, dtype=np.float64)
-    return 1 / np.clip(counts / max(counts.mean(), 1.0), floor, 1.0)
-
-
 # How the rules are worked out for all groups at once
 
 
@@ -660,7 +361,7 @@ def _count_from_the_top(lowest: np.ndarray, highest: np.ndarray) -> int:
     return int(np.count_nonzero(gains))
 
 
-def _first_of_each_group(
+def first_of_each_group(
     rows: np.ndarray, groups: np.ndarray, counts: np.ndarray | int
 ) -> np.ndarray:
     """The first counts[g] rows of every group g, of rows (N,) in order of preference.
@@ -672,7 +373,7 @@ def _first_of_each_group(
     return rows[place_within(group_of) < wanted]
 
 
-def _first_of_each_kind(
+def first_of_each_kind(
     order: np.ndarray, groups: np.ndarray, correct: np.ndarray, right: np.ndarray, wrong: np.ndarray
 ) -> np.ndarray:
     """Of all rows in order of preference, the first right[g] correct and wrong[g] wrong ones of
@@ -680,7 +381,7 @@ def _first_of_each_kind(
     """
     # The wrong rows of group g are group 2 g here, and the correct ones group 2 g + 1.
     counts = np.stack([wrong, right], axis=1).ravel()
-    return np.sort(_first_of_each_group(order, 2 * groups.astype(np.int64) + correct, counts))
+    return np.sort(first_of_each_group(order, 2 * groups.astype(np.int64) + correct, counts))
 
 
 def _shuffled(problems: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -714,3 +415,7 @@ def _checked_rewards(
     """Rewards (R,), group numbers (R,) and group sizes (G,); one group where none are given."""
     whole_number("m", m, 1, len(rewards) if groups is None else None)
     return grouped_rewards(rewards, np.zeros(np.shape(rewards)) if groups is None else groups)
+
+
+def __getattr__(name: str) -> Any:
+    return of_catalogue(__name__, name)

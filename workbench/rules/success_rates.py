@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -19,9 +18,8 @@ from workbench.pools import Problem
 from workbench.rollouts import Context, Rollouts, place_within, sample_variances
 from workbench.slots import Slot, state_field
 from workbench.utils.bounds import Count, Positive, PositiveOrZero, Share, choice
-from workbench.utils.names import STOPPED
+from workbench.utils.names import of_catalogue
 from workbench.utils.seeding import generator
-from workbench.utils.validation import instance_of
 
 if TYPE_CHECKING:
     import torch
@@ -447,86 +445,6 @@ class RemembersPosteriors(Slot):
         return self.posteriors
 
 
-@dataclass
-class Signals(Slot):
-    """How far the gradients of each problem's rollouts lie apart, and how long its rollouts are.
-
-    The signal of a visit is the deviation, over the rollouts that were trained on, of (advantage x
-    weight x summed log-probability). A problem has the mean of its visits. A visit of fewer than
-    two such rollouts says nothing.
-
-    Attributes
-    ----------
-    history : int
-        The newest lengths that are kept, for problems without rollouts of their own.
-    floor : float
-        The least signal. A problem whose groups were all alike has it.
-    capacity : int
-        Problems that are remembered; those that were not visited for longest are forgotten.
-    sums : dict
-        Problem -> visits, sum of their signals, rollouts, sum of their lengths.
-    lengths : list of int
-
-    Notes
-    -----
-    The published fit that predicts the signal of a new problem from its prompt was not released.
-    Its signal is 1 here, as in the released code without that fit.
-
-    References
-    ----------
-    DUET (arXiv 2605.08441) and its released code: 1024 lengths, 50,000 problems.
-    """
-
-    history: Count = 1024
-    floor: Positive = 1e-6
-    capacity: Count = 50_000
-    sums: dict[str, list[float]] = state_field(dict)
-    lengths: list[int] = state_field(list)
-
-    needs = frozenset({"old_logprobs"})
-    reads_verdict = False
-
-    def of(self, ids: Sequence[str], limit: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """The signal and the length of each problem, (P,) float64 each.
-
-        Before anything has been sampled the length is the `limit` of a response.
-        """
-        usual = float(np.mean(self.lengths)) if self.lengths else float(limit or 1)
-        signals = np.ones(len(ids))
-        lengths = np.full(len(ids), usual)
-        for place, name in enumerate(ids):
-            if name in self.sums:
-                visits, signal, rollouts, length = self.sums[name]
-                signals[place] = max(signal / visits, self.floor)
-                lengths[place] = length / rollouts
-        return signals, lengths
-
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """Take in the new rollouts that were trained on."""
-        is_new = (rollouts.round == context.round) & (rollouts.status != STOPPED)
-        kept = rollouts.take(is_new & rollouts["selected"])
-        self.lengths = [*self.lengths, *kept.lengths.tolist()][-self.history :]
-        ids, number = kept.problems()
-        sizes = np.bincount(number, minlength=len(ids))
-        weight = kept["weight"] if "weight" in kept else 1.0
-        logprobs = np.nan_to_num(kept.old_logprobs.means()) * kept.old_logprobs.lengths
-        variances = sample_variances(kept["advantage"] * weight * logprobs, number, sizes)
-        # That of the population, as in the released code.
-        signals = np.sqrt(variances * (sizes - 1) / np.maximum(sizes, 1))
-        lengths = np.bincount(number, kept.lengths, len(ids))
-        for name, size, signal, length in zip(ids.tolist(), sizes, signals, lengths):
-            if size >= 2:
-                # Put back at the end, so that the first one is the one to forget.
-                before = self.sums.pop(name, [0.0, 0.0, 0.0, 0.0])
-                visit = (1, signal, size, length)
-                self.sums[name] = [float(old + new) for old, new in zip(before, visit)]
-        while len(self.sums) > self.capacity:
-            del self.sums[next(iter(self.sums))]
-
-
-OfSignals = Annotated[Signals, partial(instance_of, kinds=Signals, example="Signals(history=256)")]
-
-
 def _prompt_states(problems: Sequence[Problem], policy: Policy) -> np.ndarray:
     """The policy's hidden state of every prompt, (P, H) float32.
 
@@ -546,3 +464,7 @@ def _prompt_states(problems: Sequence[Problem], policy: Policy) -> np.ndarray:
 
 def _ratio(correct: np.ndarray, tries: np.ndarray) -> np.ndarray:
     return np.divide(correct, tries, out=np.full(len(tries), np.nan), where=tries > 0)
+
+
+def __getattr__(name: str) -> Any:
+    return of_catalogue(__name__, name)

@@ -14,6 +14,16 @@ from typing import Any
 
 import numpy as np
 
+# The method by which a value acts in its slot -> the file of `workbench.rules` for that slot.
+HOMES = {
+    "choose": "curricula",
+    "allocate": "allocators",
+    "plan": "courses",
+    "join": "replay",
+    "select": "selectors",
+    "__call__": "advantages",
+}
+
 
 def parameters(value: Any) -> dict[str, Any]:
     """The constructor's arguments of an object, name to value, in the constructor's order.
@@ -93,16 +103,16 @@ def describe(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): describe(item) for key, item in value.items()}
     if isinstance(value, partial):
-        return {"is": _name(value.func), **describe(value.keywords)}
+        return {"is": name_of(value.func), **describe(value.keywords)}
     if isinstance(value, type) or inspect.isroutine(value):
-        return {"is": _name(value)}
+        return {"is": name_of(value)}
     if type(value).__module__ != "builtins":
         arguments = parameters(value)
         # What a later version brought is left out at its default, see `slots.Slot.later`.
         for name in getattr(type(value), "later", ()):
             if _is_same(arguments[name], defaults(type(value))[name]):
                 del arguments[name]
-        return {"is": _name(type(value)), **describe(arguments)}
+        return {"is": name_of(type(value)), **describe(arguments)}
     raise ValueError(
         f"{value!r}: a configuration holds objects, functions, arrays, numbers, strings, lists and "
         "dicts only"
@@ -149,8 +159,27 @@ def differences(first: Any, second: Any, path: str = "") -> list[str]:
     return lines
 
 
-def _name(target: Callable) -> str:
-    return f"{target.__module__}.{target.__qualname__}".removeprefix("workbench.")
+def name_of(target: Callable) -> str:
+    """The name by which a description knows a class or function: "selectors.MaxVariance".
+
+    It says what a value does and not in which file of this package it stands. So files may be moved
+    without changing what old records say.
+    """
+    name = f"{target.__module__}.{target.__qualname__}"
+    if name.startswith("workbench.catalogue."):
+        name = f"{_home(target)}.{target.__qualname__}"
+    return name.removeprefix("workbench.").removeprefix("rules.")
+
+
+def _home(target: Callable) -> str:
+    """The file of `workbench.rules` in which a class or function of the catalogue would stand."""
+    if not isinstance(target, type):
+        return "advantages"  # the only functions that a description holds
+    defined = dir(target)
+    for action, home in HOMES.items():
+        if action in defined:
+            return home
+    return "success_rates"  # what values of several slots ask
 
 
 def _is_same(first: Any, second: Any) -> bool:

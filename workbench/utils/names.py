@@ -5,27 +5,21 @@ the functions and classes that they name.
 """
 
 import functools
+import importlib
 import importlib.metadata
 import pkgutil
-import re
+import types
+from pathlib import Path
+from typing import Any
 
 # The five papers that the notebooks reproduce, and the baselines that they share.
 PAPERS = ("grpo", "dapo", "gspo", "dr_grpo", "pods", "ar3po", "knapsack", "aero", "cbs")
 
 
-def _further_papers() -> tuple[str, ...]:
-    """All other methods, in the order of `workbench.methods`.
-
-    Every public function of that file makes a method. They are read from its text, since importing
-    it loads torch.
-    """
-    source = pkgutil.get_data("workbench", "methods.py") or b""
-    functions = re.findall(r"^def ([a-z]\w*)\(", source.decode(), re.MULTILINE)
-    return tuple(name for name in functions if name not in PAPERS)
-
-
-# Further papers.
-MORE_PAPERS = _further_papers()
+# Further papers. Each file of the catalogue is named after the method that it registers, so the
+# names are known before anything is imported.
+CATALOGUE = Path(__file__).parents[1] / "catalogue"
+MORE_PAPERS = tuple(sorted(module.name for module in pkgutil.iter_modules([str(CATALOGUE)])))
 
 # The entry points of installed packages that bring methods of their own.
 METHODS_OF_PACKAGES = "workbench.methods"
@@ -41,6 +35,33 @@ def methods_of_packages() -> dict[str, importlib.metadata.EntryPoint]:
 def method_names() -> list[str]:
     """All methods that have a name: those of `workbench.methods` and those of packages."""
     return [*PAPERS, *MORE_PAPERS, *methods_of_packages()]
+
+
+def catalogue() -> list[types.ModuleType]:
+    """The files of all further papers, imported."""
+    return [importlib.import_module(f"workbench.catalogue.{name}") for name in MORE_PAPERS]
+
+
+def of_catalogue(module: str, name: str) -> Any:
+    """What `workbench.rules.selectors` has by a name without defining it: a further paper's class.
+
+    Parameters
+    ----------
+    module : str
+        That was asked, such as "workbench.rules.selectors".
+    name : str
+
+    Raises
+    ------
+    AttributeError
+        When no further paper defines a public class or function of this name.
+    """
+    if not name.startswith("_"):
+        for paper in catalogue():
+            found = vars(paper).get(name)
+            if isinstance(found, type | types.FunctionType) and found.__module__ == paper.__name__:
+                return found
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
 
 # The functions of `workbench.labs`.

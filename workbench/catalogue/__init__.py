@@ -1,0 +1,1 @@
+"""Further papers, one file a method: its slot values, its formula, its source, its method."""

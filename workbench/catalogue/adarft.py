@@ -1,0 +1,127 @@
+"""AdaRFT: problems whose difficulty is nearest to a target that follows the mean reward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+import numpy as np
+
+from workbench.methods import Method, method
+from workbench.pools import Pool, Problem, Stream
+from workbench.rollouts import Context, Rollouts
+from workbench.rules.allocators import Uniform
+from workbench.rules.curricula import finite, not_taken
+from workbench.slots import Slot, state_field
+from workbench.utils.bounds import Positive, Share, choice
+from workbench.utils.validation import instance_of, number
+
+
+@dataclass
+class AdaRft(Slot):
+    """Takes the problems whose difficulty is nearest to a target that follows the mean reward.
+
+    Difficulties lie in [0, 100]. After each round the target moves by
+    step * tanh(sensitivity * (mean reward - wanted)) and is cut to [0, 100].
+
+    Attributes
+    ----------
+    difficulties : dict, optional
+        Problem id -> difficulty. None takes the problems' levels, the lowest as 0 and the highest
+        as 100.
+    start : float
+        The first target.
+    step, sensitivity, wanted : float
+        See above.
+    ties : {"index", "random"}
+        Between problems of equal distance: the lower index, as in the released code, where the same
+        problems come back as long as the target stands still; or a random order.
+
+    References
+    ----------
+    AdaRFT (arXiv 2504.05520) and its released code: step 50, sensitivity 2, wanted .5.
+    """
+
+    difficulties: Mapping[str, float] | None = None
+    start: Annotated[float, partial(number, low=0, high=100)] = 0.0
+    step: Positive = 50.0
+    sensitivity: Positive = 2.0
+    wanted: Share = 0.5
+    ties: Annotated[str, choice("index", "random")] = "index"
+
+    reads_verdict = False
+
+    target: float = state_field(float)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.difficulties is not None:
+            instance_of("difficulties", self.difficulties, Mapping, "{'problem id': 40}")
+            for problem, difficulty in self.difficulties.items():
+                number(f"difficulties[{problem!r}]", difficulty, low=0, high=100)
+        # A checkpoint gives a number back with the type that it has here.
+        self.target = float(self.start)
+
+    @property
+    def needs(self) -> set[str]:  # type: ignore[override]
+        """A choice of problems, by their levels where no difficulties are given."""
+        return {"problem_choice", "levels"} if self.difficulties is None else {"problem_choice"}
+
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+        """The n problems nearest to the target."""
+        problems = finite(pool, self)
+        candidates = not_taken(problems, context)
+        if len(candidates) < n and context.taken:
+            return [problems[i] for i in candidates]
+        distance = np.abs(self._difficulties(problems)[candidates] - self.target)
+        if self.ties == "index":
+            order = np.argsort(distance, kind="stable")
+        else:
+            rng = context.rng("curriculum", len(context.taken))
+            order = np.lexsort((rng.random(len(distance)), distance))
+        return [problems[i] for i in candidates[order[:n]]]
+
+    def _difficulties(self, pool: Pool) -> np.ndarray:
+        """The difficulty of every problem of the pool, (P,)."""
+        if self.difficulties is not None:
+            for problem in pool:
+                if problem.id not in self.difficulties:
+                    raise ValueError(f"difficulties: problem {problem.id!r} of the pool has none")
+            return np.array([self.difficulties[problem.id] for problem in pool])
+        # The scale is that of the whole pool, so that a target means the same in every round.
+        levels = np.array([problem.level for problem in pool])
+        low, high = levels.min(), levels.max()
+        scale = 100 / (high - low) if high > low else 0.0
+        return (levels - low) * scale
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """The target moves with the mean reward of the round's new rollouts."""
+        rewards = rollouts.reward[rollouts.round == context.round]
+        if not len(rewards):
+            return  # a trainer may leave out rollouts that nothing scored
+        mean = float(rewards.mean())
+        move = self.step * np.tanh(self.sensitivity * (mean - self.wanted))
+        self.target = float(np.clip(self.target + move, 0, 100))
+
+    def metrics(self) -> dict[str, float]:
+        """The target difficulty of the next round."""
+        return {"target_difficulty": self.target}
+
+
+@method(paper="AdaRFT (arXiv 2504.05520)", decides="curriculum")
+def adarft(n: int = 8, curriculum: AdaRft | None = None) -> Method:
+    """AdaRFT: problems whose difficulty is nearest to a target that follows the mean reward.
+
+    Parameters
+    ----------
+    n : int
+    curriculum : AdaRft, optional
+        None: with the settings of the paper.
+
+    References
+    ----------
+    AdaRFT (arXiv 2504.05520), which trains by PPO with one rollout a problem.
+    """
+    return Method("adarft", curriculum=curriculum or AdaRft(), allocator=Uniform(n))

@@ -1,0 +1,132 @@
+"""HORA: a probe of every problem, then the split that solves most problems in expectation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from workbench.methods import Method, method
+from workbench.pools import Problem
+from workbench.rollouts import Context
+from workbench.rules.allocators import GroupSize, Requests
+from workbench.rules.budgets import greedily
+from workbench.rules.success_rates import tally
+from workbench.slots import PerProblem, Slot
+from workbench.utils.validation import whole_number
+
+
+def by_hit_utility(a: Any, b: Any, total: int, up: int) -> np.ndarray:
+    """The split of `total` rollouts with the greatest expected number of problems hit at least
+    once.
+
+    Parameters
+    ----------
+    a, b : (P,)
+        Parameters of the Beta belief about each problem's success rate.
+    total : int
+        At most P * up.
+    up : int
+        Bound for one problem.
+
+    Returns
+    -------
+    counts : (P,) int64
+
+    Notes
+    -----
+    The l-th rollout of a problem gains E[p (1 - p)^(l - 1)], which falls with l, so giving each
+    rollout to the greatest gain is optimal. Ties go to the problem with fewer rollouts, then to the
+    lower index.
+
+    References
+    ----------
+    HORA (arXiv 2605.07114).
+
+    Examples
+    --------
+    >>> by_hit_utility([1, 3, 5], [5, 3, 1], total=6, up=8)
+    array([2, 2, 2])
+    """
+    a = np.asarray(a, dtype=np.float64)
+    b = np.asarray(b, dtype=np.float64)
+
+    def gain(problem: int, given: int) -> float:
+        # E[p (1 - p)^given] under Beta(a, b) as a product, which needs no Beta functions.
+        value = a[problem] / (a[problem] + b[problem])
+        for j in range(given):
+            value *= (b[problem] + j) / (a[problem] + b[problem] + 1 + j)
+        return value
+
+    return greedily(gain, np.zeros(len(a), dtype=np.int64), up, total)
+
+
+@dataclass(frozen=True)
+class HitUtility(Slot):
+    """A probe of every problem, then the split with the greatest expected number of problems
+    solved.
+
+    With c of the `probe` rollouts right, the success rate is believed to be Beta(1 + c, 1 + probe -
+    c). The value of m further rollouts is the chance of at least one further correct one. The gain
+    of each falls with their number, so giving the next rollout to the greatest gain is optimal;
+    ties go to the problem with fewer rollouts, and then to the lower index.
+
+    Attributes
+    ----------
+    n : int
+        Rollouts a problem on average, the probe included.
+    probe : int
+    up : int
+        Bound for one problem.
+
+    References
+    ----------
+    HORA (arXiv 2605.07114). Confidence is medium: the gains follow from the definition of the
+    utility, but no code was published, and probe size, bound and tie rule are our choices.
+    """
+
+    n: int = 8
+    probe: GroupSize = 4
+    up: int = 32
+
+    needs = frozenset({"resampling"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number("up", self.up, self.probe)
+        whole_number("n", self.n, self.probe, self.up)
+
+    def sampled(self) -> PerProblem:
+        """n on average."""
+        return PerProblem(self.n, "average")
+
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+        """A request for the probes, and one for the rest."""
+        ids = [problem.id for problem in problems]
+        rollouts = yield np.full(len(ids), self.probe, dtype=np.int64)
+        correct, tries = tally(ids, rollouts)
+        budget = (self.n - self.probe) * len(ids)
+        # The uniform prior Beta(1, 1), updated by the outcomes of the probe.
+        counts = by_hit_utility(1.0 + correct, 1.0 + tries - correct, budget, self.up - self.probe)
+        if counts.any():
+            yield counts
+
+
+@method(paper="HORA (arXiv 2605.07114)", decides="allocator")
+def hora(n: int = 8, probe: int = 4) -> Method:
+    """HORA: a probe of every problem, then the split that solves most problems in expectation.
+
+    Parameters
+    ----------
+    n : int
+        Rollouts a problem on average, the probe included.
+    probe : int
+
+    References
+    ----------
+    HORA (arXiv 2605.07114). Confidence is medium: no code was published, and both sizes are our
+    choice.
+    """
+    return Method("hora", allocator=HitUtility(n, probe))

@@ -1,0 +1,80 @@
+"""MoPPS: problems whose success rate, drawn from a posterior, is nearest to one half."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from workbench.methods import Method, method
+from workbench.pools import Pool, Problem, Stream
+from workbench.rollouts import Context
+from workbench.rules.allocators import Uniform
+from workbench.rules.curricula import ByPosteriors
+from workbench.utils.bounds import Count, Interval, Share
+
+
+@dataclass
+class Mopps(ByPosteriors):
+    """Draws a success rate for each candidate from its posterior, and keeps those nearest to a
+    target.
+
+    Attributes
+    ----------
+    factor : int
+        Candidates for each problem of a round.
+    target : float
+        The success rate that is wanted.
+    interval : (low, high), optional
+        Choose uniformly among the candidates whose drawn rate lies in it, and fill up with those
+        nearest to it, in place of the nearest to `target`.
+    decay : float
+        Factor on what was believed before, at each visit; it decays towards the prior Beta(1, 1).
+
+    References
+    ----------
+    MoPPS (arXiv 2507.04632); factor 16 on MATH and 8 on Countdown, target .5, interval .3 to .7,
+    decay 1 on MATH and .5 on Countdown (released configuration).
+    """
+
+    factor: Count = 16
+    target: Share = 0.5
+    interval: Interval | None = None
+    decay: float = 1.0
+
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+        """The n candidates whose drawn success rates suit best."""
+        candidates = self._candidates(pool, n, self.factor, context)
+        if not candidates:
+            return []
+        # The number of problems taken tells a second draw of the same round from the first.
+        rng = context.rng("curriculum", len(context.taken))
+        belief = self.posteriors.of([problem.id for problem in candidates])
+        drawn = rng.beta(belief[:, 0], belief[:, 1])
+        if self.interval is None:
+            order = np.argsort((drawn - self.target) ** 2, kind="stable")
+        else:
+            low, high = self.interval
+            distance = np.maximum(np.maximum(low - drawn, drawn - high), 0.0)
+            # Inside the interval all are at distance 0, and the draw decides between them.
+            order = np.lexsort((rng.random(len(drawn)), distance))
+        # In the order of the epoch, whatever rates were drawn.
+        return [candidates[i] for i in np.sort(order[:n])]
+
+
+@method(paper="MoPPS (arXiv 2507.04632)", decides="curriculum")
+def mopps(n: int = 8, curriculum: Mopps | None = None) -> Method:
+    """MoPPS: problems whose success rate, drawn from a posterior, is nearest to one half.
+
+    Parameters
+    ----------
+    n : int
+    curriculum : Mopps, optional
+        None: with the settings of the paper.
+
+    References
+    ----------
+    MoPPS (arXiv 2507.04632): 8 rollouts, clip 0.2 and 0.28.
+    """
+    return Method("mopps", curriculum=curriculum or Mopps(), allocator=Uniform(n))

@@ -1,0 +1,111 @@
+"""SPEED-RL: a few rollouts for every problem, many more for the mixed ones; RLOO advantages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from workbench.methods import Method, method
+from workbench.objectives import Objective
+from workbench.pools import Problem
+from workbench.rollouts import Context, Rollouts
+from workbench.rules.advantages import LeaveOneOut
+from workbench.rules.allocators import DynamicSampling, GroupSize, Requests, sample_further, waiting
+from workbench.rules.replay import Surplus
+from workbench.slots import PerProblem, Slot, state_field
+from workbench.utils.bounds import Count, PositiveOrZero
+
+
+@dataclass
+class Screening(Slot):
+    """A few rollouts for every problem, and many more for those whose first ones are mixed.
+
+    Problems whose first rollouts are all right or all wrong are dropped.
+
+    Attributes
+    ----------
+    first, further : int
+        Rollouts of the two phases.
+    groups : int, optional
+        Mixed problems wanted; more problems are screened until there are at least so many, at most
+        in `max_draws` draws of the round's size. Those that wait in `replay.Surplus` count, and no
+        more go on than this round and the next can train on. None: the round's problems alone are
+        screened, and all mixed ones go on.
+    max_draws : int
+    spread : float
+        See `DynamicSampling`.
+    waiting : int
+        Groups with both phases that the latest round did not train on.
+
+    Notes
+    -----
+    The released code samples the second phase together with the first phase of the next round, in
+    one call, and samples nothing while enough groups wait. Here both phases belong to one round,
+    and every round screens its problems.
+
+    References
+    ----------
+    SPEED-RL (arXiv 2506.09016) and its released code: 4 + 12, 4 + 20 and 8 + 16 rollouts.
+    """
+
+    first: GroupSize = 4
+    further: Count = 12
+    groups: Count | None = None
+    max_draws: Count = 3
+    spread: PositiveOrZero = 0.0
+    waiting: int = state_field(int)
+
+    needs = frozenset({"resampling", "more_problems"})
+    reads_verdict = False
+    later = ("spread",)
+
+    def sampled(self) -> PerProblem:
+        """Those of both phases, for each problem that is kept."""
+        return PerProblem(self.first + self.further, "about")
+
+    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+        """Requests of the first phase and one of the second; returns rows of mixed problems."""
+        # The first phase: few rollouts for each problem, of further draws until enough are mixed.
+        screen = DynamicSampling(self.first, max_draws=self.max_draws, spread=self.spread)
+        wanted = 0 if self.groups is None else self.groups - self.waiting
+        rollouts, ids, is_mixed = yield from screen.draws(problems, context, wanted)
+        if self.groups is not None:
+            is_mixed &= np.cumsum(is_mixed) <= wanted + self.groups
+        return (yield from sample_further(rollouts, ids, is_mixed, self.further))
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """Count the groups that wait, where some do."""
+        if self.groups is not None:
+            self.waiting = waiting(rollouts, self.first)
+
+
+@method(paper="SPEED-RL (arXiv 2506.09016)", decides="allocator")
+def speed(
+    first: int = 4, further: int = 12, groups: int | None = None, clip: Any = (0.2, 0.2)
+) -> Method:
+    """SPEED-RL: a few rollouts for every problem, many more for the mixed ones; RLOO advantages.
+
+    Parameters
+    ----------
+    first, further : int
+        4 + 12 in the released configuration, 4 + 20 in the script for 7B.
+    groups : int, optional
+        Groups that a round trains on; at most as many again wait for the next round.
+        None trains on all.
+    clip : (low, high)
+
+    References
+    ----------
+    SPEED-RL (arXiv 2506.09016).
+    """
+    return Method(
+        "speed",
+        # Without a number of groups a round trains on all, and nothing is left to wait.
+        allocator=Screening(first, further, groups),
+        replay=None if groups is None else Surplus(groups),
+        advantage=LeaveOneOut(),
+        objective=Objective(clip=clip),
+    )
