@@ -8,9 +8,10 @@ import torch
 from conftest import Gradients, hand_made, tiny_policy
 from contract import LORA
 
-from workbench.grpo import NonFinite, grpo_step, marked, micro_batches, mini_batches
+from workbench.grpo import NonFinite, grpo_step, mark, mini_batches
 from workbench.objectives import Objective, policy_loss
 from workbench.policies import Sampling
+from workbench.policies.batching import micro_batches
 from workbench.problems import arithmetic
 from workbench.rollouts import Ragged
 from workbench.rules.advantages import group_normalized
@@ -303,6 +304,6 @@ def test_arrays_of_another_shape_or_range_are_named(options):
 def test_a_row_without_weight_advantage_or_gradient_is_not_trained():
     table = ROLLOUTS.assign(gradient=np.arange(10) != 3, uses=np.zeros(10, int))
     weights = np.array([0.0, 2.0, 1.0, 1.0])
-    found = marked(table, np.arange(4), np.array([1.0, -1.0, 0.0, 1.0]), [], 1, weights)
+    found = mark(table, np.arange(4), np.array([1.0, -1.0, 0.0, 1.0]), [], 1, weights)
     assert np.flatnonzero(found["selected"]).tolist() == [0, 1, 2, 3]
     assert np.flatnonzero(found["trained"]).tolist() == [1]

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_decoding import built
 
-from workbench.grpo import grpo_step, micro_batches
+from workbench.grpo import grpo_step
 from workbench.objectives import Objective
 from workbench.policies import Sampling, packing
 from workbench.policies import transformers as transformers_policy
+from workbench.policies.batching import micro_batches
 from workbench.problems import Problem
 from workbench.rollouts import Ragged, Rollouts
 

@@ -115,7 +115,8 @@ ESTIMATES = (SuccessRates, Posteriors, Signals)
 def leaves(kind):
     """The classes of the package without subclasses of their own that derive from a class."""
     below = [each for each in kind.__subclasses__() if each.__module__.startswith("workbench.")]
-    return {leaf for each in below for leaf in leaves(each)} if below else {kind}
+    found = {leaf for each in below for leaf in leaves(each)} if below else {kind}
+    return {each for each in found if not each.__name__.startswith("_")}
 
 
 def same_state(a, b):

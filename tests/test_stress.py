@@ -52,10 +52,10 @@ class TestVerdictsThatErr:
     def test_the_same_response_is_judged_alike_each_time(self):
         stress = Stress(missed=0.5)
         rollouts = verified(64)
-        again = stress.misjudged(rollouts.take(np.arange(64)[::-1]), seed=3)
-        assert stress.misjudged(rollouts, seed=3).correct.tolist() == again.correct[::-1].tolist()
-        other = stress.misjudged(rollouts, seed=4)
-        assert stress.misjudged(rollouts, seed=3).correct.tolist() != other.correct.tolist()
+        again = stress.misjudge(rollouts.take(np.arange(64)[::-1]), seed=3)
+        assert stress.misjudge(rollouts, seed=3).correct.tolist() == again.correct[::-1].tolist()
+        other = stress.misjudge(rollouts, seed=4)
+        assert stress.misjudge(rollouts, seed=3).correct.tolist() != other.correct.tolist()
 
     def test_a_run_records_the_truth_and_how_often_it_was_missed(self, tmp_path):
         table = rollouts_of(LAB.stressed(missed=0.4, accepted=0.2), tmp_path / "run")

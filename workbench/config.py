@@ -31,6 +31,7 @@ from workbench.labs import Lab
 from workbench.methods import LEARNING_SLOTS, Method
 from workbench.objectives import Objective
 from workbench.policies import Sampling, checks
+from workbench.policies.settings import TransformersConfig, UnslothConfig
 from workbench.policies.stress import Stress
 from workbench.pools import Pool, Stream
 from workbench.rules import advantages, rewards
@@ -286,7 +287,7 @@ def _arguments(function: Callable[..., Any]) -> list[str]:
     parameters = inspect.signature(function).parameters.values()
     names = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
     # These two labs pass what they do not name on to the settings of their model.
-    passed_on_to = {labs.transformers: labs.TransformersConfig, labs.unsloth: labs.UnslothConfig}
+    passed_on_to = {labs.transformers: TransformersConfig, labs.unsloth: UnslothConfig}
     if function in passed_on_to:
         names += inspect.signature(passed_on_to[function]).parameters
     return list(dict.fromkeys(names))

@@ -6,7 +6,7 @@ fixed for the whole step before the split.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from workbench.objectives import (
     tokens_by_covariance,
 )
 from workbench.policies import Policy
+from workbench.policies.batching import micro_batches
 from workbench.rollouts import NonFinite, Ragged, Rollouts, spread
 
 # The attributes of `StepStats` that have one number for each rollout.
@@ -134,82 +135,112 @@ def grpo_step(
     NonFinite
         When an advantage, the loss or the gradient is not finite. No weight has been changed then.
     """
-    size = len(rollouts)
     advantages = checked_advantages("grpo_step", advantages, rollouts)
-    if not isinstance(advantages, Ragged):
-        of_tokens = np.repeat(advantages, rollouts.lengths)
-        advantages = Ragged(of_tokens, rollouts.response.offsets)
-    if weights is None:
-        weights = np.ones(size)
-    weights = checked_numbers("grpo_step", "weights", weights, size)
-    if (weights < 0).any():
-        raise ValueError(f"grpo_step: weights={weights.min()}; numbers of at least 0 are needed")
+    if weights is not None:
+        weights = checked_numbers("grpo_step", "weights", weights, len(rollouts))
+        if (weights < 0).any():
+            raise ValueError(
+                f"grpo_step: weights={weights.min()}; numbers of at least 0 are needed"
+            )
     if objective.kl > 0 and reference is None:
         raise ValueError(f"kl={objective.kl}: a frozen reference policy is needed")
-    step = _Step(
+    step = Step(
         policy,
         rollouts,
         advantages,
         objective,
-        weights=_loss_weights(rollouts, objective, weights, length),
+        weights=weights,
         temperature=temperature,
+        length=length,
         reference=reference,
-        on_policy=np.zeros(size, bool) if on_policy is None else np.asarray(on_policy),
+        on_policy=on_policy,
         sampler_logprobs=sampler_logprobs,
     )
-    # Zeros rather than None: a step without any gradient then still moves by Adam's momentum, in a
-    # resumed run as in an uninterrupted one.
-    optimizer.zero_grad(set_to_none=False)
-    if objective.surrogate in BY_COVARIANCE:
-        step.choose_tokens(micro_tokens)
-    policy.model.train()
-    computed = _rows_to_compute(rollouts, advantages, weights, objective)
-    # NaN where a rollout is not computed.
-    per_rollout = {name: np.full(size, np.nan) for name in PER_ROLLOUT}
-    totals = dict.fromkeys(("loss", "kl", "tokens"), 0.0)
-    for rows in micro_batches(rollouts, computed, micro_tokens, policy.layout):
-        loss, means, sums = step.loss(rows)
-        # Before the backward pass, so that the message can name the rows of this micro-batch.
-        if not torch.isfinite(loss):
-            message = f"the loss of {len(rows)} rollouts is {loss.item()}"
-            raise NonFinite(message, rollouts.take(rows))
-        loss.backward()
-        for name, values in means.items():
-            per_rollout[name][rows] = values
-        for name, value in sums.items():
-            totals[name] += value
-    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm).item()
-    if not np.isfinite(norm):
+    return step.take(optimizer, micro_tokens, max_grad_norm)
+
+
+class Step:
+    """One optimizer step whose arguments are known to be right, as those of a round are.
+
+    `grpo_step` checks the same arguments, and describes them.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        rollouts: Rollouts,
+        advantages: np.ndarray | Ragged,
+        objective: Objective,
+        *,
+        weights: np.ndarray | None,
+        temperature: float,
+        length: int | None,
+        reference: Any,
+        on_policy: Any,
+        sampler_logprobs: Ragged | None,
+    ) -> None:
+        size = len(rollouts)
+        self.policy = policy
+        self.rollouts = rollouts
+        if not isinstance(advantages, Ragged):
+            of_tokens = np.repeat(advantages, rollouts.lengths)
+            advantages = Ragged(of_tokens, rollouts.response.offsets)
+        self.advantages = advantages
+        self.objective = objective
+        self.row_weights = np.ones(size) if weights is None else weights
+        # Of every token, in the loss of the whole step.
+        self.weights = _loss_weights(rollouts, objective, self.row_weights, length)
+        self.temperature = temperature
+        self.reference = reference
+        self.on_policy = np.zeros(size, bool) if on_policy is None else np.asarray(on_policy)
+        self.sampler_logprobs = sampler_logprobs
+        # What `choose_tokens` has found, one bool for each token.
+        self.chosen: Ragged | None = None
+
+    def take(
+        self, optimizer: torch.optim.Optimizer, micro_tokens: int, max_grad_norm: float
+    ) -> StepStats:
+        """Compute the gradient in micro-batches, and let the optimizer step."""
+        policy, rollouts = self.policy, self.rollouts
+        size = len(rollouts)
+        # Zeros rather than None: a step without any gradient then still moves by Adam's momentum,
+        # in a resumed run as in an uninterrupted one.
         optimizer.zero_grad(set_to_none=False)
-        raise NonFinite(f"the gradient norm is {norm}", rollouts.take(computed))
-    optimizer.step()
+        if self.objective.surrogate in BY_COVARIANCE:
+            self.choose_tokens(micro_tokens)
+        policy.model.train()
+        computed = _rows_to_compute(rollouts, self.advantages, self.row_weights, self.objective)
+        # NaN where a rollout is not computed.
+        per_rollout = {name: np.full(size, np.nan) for name in PER_ROLLOUT}
+        totals = dict.fromkeys(("loss", "kl", "tokens"), 0.0)
+        for rows in micro_batches(rollouts, computed, micro_tokens, policy.layout):
+            loss, means, sums = self.loss(rows)
+            # Before the backward pass, so that the message can name the rows of this micro-batch.
+            if not torch.isfinite(loss):
+                message = f"the loss of {len(rows)} rollouts is {loss.item()}"
+                raise NonFinite(message, rollouts.take(rows))
+            loss.backward()
+            for name, values in means.items():
+                per_rollout[name][rows] = values
+            for name, value in sums.items():
+                totals[name] += value
+        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm).item()
+        if not np.isfinite(norm):
+            optimizer.zero_grad(set_to_none=False)
+            raise NonFinite(f"the gradient norm is {norm}", rollouts.take(computed))
+        optimizer.step()
 
-    if sampler_logprobs is None:
-        del per_rollout["sampler_gap"], per_rollout["sampler_above"]
-    return StepStats(
-        loss=totals["loss"],
-        gradient_norm=norm,
-        kl=totals["kl"] / max(totals["tokens"], 1) if reference is not None else float("nan"),
-        tokens=int(totals["tokens"]),
-        rollouts=len(computed),
-        **per_rollout,
-    )
-
-
-@dataclass
-class _Step:
-    """What the loss of an optimizer step depends on; the columns have an entry for each rollout."""
-
-    policy: Policy
-    rollouts: Rollouts
-    advantages: Ragged
-    objective: Objective
-    weights: Ragged
-    temperature: float
-    reference: Any
-    on_policy: np.ndarray
-    sampler_logprobs: Ragged | None
-    chosen: Ragged | None = None  # what `choose_tokens` has found, one bool for each token
+        if self.sampler_logprobs is None:
+            del per_rollout["sampler_gap"], per_rollout["sampler_above"]
+        has_kl = self.reference is not None
+        return StepStats(
+            loss=totals["loss"],
+            gradient_norm=norm,
+            kl=totals["kl"] / max(totals["tokens"], 1) if has_kl else float("nan"),
+            tokens=int(totals["tokens"]),
+            rollouts=len(computed),
+            **per_rollout,
+        )
 
     def loss(
         self, rows: np.ndarray
@@ -294,54 +325,6 @@ class _Step:
         self.chosen = Ragged(chosen[mask].numpy(), rollouts.response.offsets)
 
 
-def micro_batches(
-    rollouts: Rollouts, rows: np.ndarray, tokens: int, layout: str = "padded"
-) -> Iterator[np.ndarray]:
-    """Split rows into arrays whose size stays within `tokens`. Each has at least one row.
-
-    Parameters
-    ----------
-    rollouts : Rollouts
-    rows : (K,) int64
-    tokens : int
-    layout : {"padded", "joined", "packed"}
-        "padded": rows of similar length together, and the size is that of the padded rows.
-        "joined": rows in the order given, and the size is that of their tokens. "packed": rows of
-        one prompt together, and the size is that of their responses and of each prompt once. Where
-        the policy shares prefixes, fewer tokens are computed.
-    """
-    prompts = rollouts.prompt.lengths[rows]
-    responses = rollouts.lengths[rows]
-    # Rows that share a cost are put side by side: a prompt when packed, the padding when padded.
-    order: np.ndarray = np.arange(len(rows))
-    if layout == "packed":
-        # By their texts, as they are computed: a course gives one problem several prompts.
-        _, prompt = rollouts.prompt.take(rows).distinct()
-        order = np.argsort(prompt, kind="stable")
-    elif layout == "padded":
-        order = np.argsort(prompts + responses, kind="stable")
-    batch: list[int] = []
-    size = 0
-    for i in order:
-        alone = prompts[i] + responses[i]
-        if layout == "padded":
-            # In this order row i is the longest of the batch, so all are padded to its length.
-            larger = (len(batch) + 1) * alone
-        elif layout == "packed" and batch and prompt[batch[-1]] == prompt[i]:
-            larger = size + responses[i]
-        else:
-            larger = size + alone
-        # A row that is larger than the limit on its own still gets a micro-batch, its own.
-        if batch and larger > tokens:
-            yield rows[batch]
-            batch = []
-            larger = alone
-        batch.append(i)
-        size = larger
-    if batch:
-        yield rows[batch]
-
-
 def mini_batches(
     rollouts: Rollouts, parts: int, rng: np.random.Generator, size: int | None = None
 ) -> list[np.ndarray]:
@@ -387,7 +370,7 @@ def mini_batches(
     return [rows for rows in sets if len(rows)]
 
 
-def marked(
+def mark(
     rollouts: Rollouts,
     rows: np.ndarray,
     advantages: Any,

@@ -189,7 +189,9 @@ def choose(method: Method, rollouts: Rollouts, candidates: np.ndarray, context: 
     advantages = selected_advantages(
         method.advantage, selection.baseline, pool, selection.rows, context, full
     )
-    advantages = checks.checked_advantages(who, advantages, pool.take(selection.rows))
+    # Those against the group are a part of what was checked above.
+    if selection.baseline != "group":
+        advantages = checks.checked_advantages(who, advantages, pool.take(selection.rows))
 
     # The selector speaks of the C candidates; the record has a row for each of the R rollouts, so
     # the others get NaN.

@@ -2,8 +2,8 @@
 
 One round: the curriculum chooses problems, the allocator asks for counts, the policy generates, the
 verifier scores, replay joins old responses, the selector chooses, advantages are taken, the
-objective is minimised in mini-batches, the round is recorded, and the slots learn from it.
-`Run._step` is one round, `workbench.rounds.play` asks the slots.
+objective is minimised in mini-batches, the slots learn from it, and the round is recorded.
+`training.TrainingRound` does the work of one round, `rounds.play` asks the slots.
 """
 
 from __future__ import annotations
@@ -15,45 +15,32 @@ import tempfile
 import time
 import warnings
 import weakref
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from workbench import config
-from workbench.checks import checked_plan, checked_problems
 from workbench.evaluation import evaluate
-from workbench.grpo import StepStats, grpo_step, marked, mini_batches
 from workbench.labs import LARGEST_LEARNING_RATE, Lab
 from workbench.methods import Method
-from workbench.policies import Policy
-from workbench.policies.rescoring import Rescoring
-from workbench.policies.stress import OldWeights, misjudgements
-from workbench.pools import MOST_PROBLEMS, Pool, Problem
+from workbench.policies.stress import OldWeights
+from workbench.pools import MOST_PROBLEMS, Pool
 from workbench.records import FORMAT, Record, RecordWarning, Writer, refuse_other_files
 from workbench.records.checkpoints import pack, unpack
 from workbench.records.health import History, TrainingWarning
 from workbench.records.locks import RecordLock
 from workbench.records.manifest import changes, made_again, made_on, manifest_text
-from workbench.records.round_stats import round_stats, sampler_stats
 from workbench.records.trackers import Trackers
-from workbench.rollouts import Context, NonFinite, Ragged, Rollouts
-from workbench.rounds import Round, play
-from workbench.rules import courses, rewards
+from workbench.rollouts import NonFinite, Rollouts
 from workbench.slots import NEEDS
+from workbench.training import Training
 from workbench.utils.descriptions import describe, differences
 from workbench.utils.html import card
-from workbench.utils.names import TRAINING_PHASES
 from workbench.utils.numbers import to_digits
 from workbench.utils.progress import Progress
 from workbench.utils.seeding import derive
 from workbench.utils.validation import instance_of, positive_number, whole_number
-from workbench.verifiers.base import checked_scores
 
 # The arguments of `Run` that the manifest holds, and that `resume` passes on.
 ARGUMENTS = (
@@ -69,34 +56,12 @@ NOT_RECORDED = ("prompt", "response", "old_logprobs", "token_entropy", "answer")
 
 
 @dataclass
-class _Work:
-    """What one process holds in memory of a run.
+class _Open:
+    """A run that this process works on: what is in memory, and the record that it writes."""
 
-    An error in the middle of a round leaves all of this in an unknown state. It is then thrown away
-    as a whole and made again from the checkpoint, so that a half-finished round is never continued.
-    """
-
-    method: Method
-    policy: Policy
-    reference: Any
-    optimizer: Any
+    training: Training
     writer: Writer
-    history: History
-    old_weights: OldWeights
     checkpointed: int = 0  # the round of the checkpoint on disk
-    # Set anew for each round:
-    context: Context = field(init=False)
-    rescoring: Rescoring | None = field(init=False)  # None where the trainer samples itself
-    seconds: dict[str, float] = field(init=False)  # by phase
-
-    @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Add the seconds within to a phase of the round."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[phase] += time.perf_counter() - started
 
 
 class Run:
@@ -188,7 +153,7 @@ class Run:
         # Last, since a verifier's processes may take seconds to start.
         lab.check_answers()
         self.lock = RecordLock(self.path)
-        self._work: _Work | None = None
+        self._work: _Open | None = None
         self._loop: weakref.ref[Generator] | None = None  # what `rounds` returned last
 
     @classmethod
@@ -229,12 +194,12 @@ class Run:
     @property
     def method(self) -> Method:
         """The method, with what it has learnt so far in this process."""
-        return self._work.method if self._work else self.configured_method
+        return self._work.training.method if self._work else self.configured_method
 
     @property
     def policy(self) -> Any:
         """The model as trained so far; None before the first round in this process."""
-        return self._work.policy if self._work else None
+        return self._work.training.policy if self._work else None
 
     @property
     def record(self) -> Record:
@@ -249,7 +214,7 @@ class Run:
         are made again when the run goes on.
         """
         if self._work:
-            return self._work.history.rounds
+            return self._work.training.history.rounds
         return len(self.record.rounds) if (self.path / "manifest.json").exists() else 0
 
     def __repr__(self) -> str:
@@ -339,7 +304,7 @@ class Run:
 
     # What is in memory, and the checkpoint on disk
 
-    def _open(self) -> _Work:
+    def _open(self) -> _Open:
         """What this process holds in memory of the run.
 
         It is read from the checkpoint when this process holds nothing yet, and also when another
@@ -354,7 +319,7 @@ class Run:
         self._restore(self._work)
         return self._work
 
-    def _begin(self) -> _Work:
+    def _begin(self) -> _Open:
         """Open the record, and make model, optimizer and method as they are before round 1."""
         method = self.configured_method.clone()
         policy = self.lab.policy()
@@ -380,21 +345,27 @@ class Run:
                 RecordWarning,
                 stacklevel=4,
             )
-        return _Work(
-            method,
-            policy,
+        training = Training(
+            lab=self.lab,
+            seed=self.seed,
+            problems_per_round=self.problems_per_round,
+            mini_batches=self.mini_batches,
+            learning_rate=self.learning_rate,
+            method=method,
+            policy=policy,
             # Taken before any step, so that the reference is the policy at its initial weights.
             reference=policy.frozen() if method.objective.kl > 0 else None,
             optimizer=self.lab.make_optimizer(policy.parameters(), self.learning_rate),
-            writer=writer,
             history=History(writer.rows),
             old_weights=OldWeights(policy, self.lab.stress.lag),
         )
+        return _Open(training, writer)
 
-    def _restore(self, work: _Work) -> None:
+    def _restore(self, work: _Open) -> None:
         """Go back to the checkpoint, and drop the rounds that were recorded after it."""
+        training = work.training
         checkpoint = work.writer.restore()
-        recorded = work.history.rounds
+        recorded = training.history.rounds
         # A run that was killed before its first checkpoint starts from the beginning. It has at
         # most `checkpoint_every` rounds; with more, the checkpoint has been lost.
         if checkpoint is None and recorded > self.checkpoint_every:
@@ -405,239 +376,53 @@ class Run:
         if checkpoint is not None:
             tensors, state = checkpoint
             try:
-                unpack(tensors, state, work.policy, work.optimizer, work.method)
-                work.old_weights.restore(tensors)
+                unpack(tensors, state, training.policy, training.optimizer, training.method)
+                training.old_weights.restore(tensors)
             except ValueError as error:
                 advice = "pass those that the run began with"
                 raise ValueError(f"{self.path}: {error}; {advice}") from error
             work.checkpointed = state["round"]
         work.writer.truncate(work.checkpointed)
-        work.history = History(work.writer.rows)
+        training.history = History(work.writer.rows)
         if work.checkpointed == 0:
             # The evaluation before round 1 may have been interrupted, so it is made again as well.
             work.writer.truncate(-1)
             self._evaluate(work, 0)
 
-    def _checkpoint(self, work: _Work) -> None:
+    def _checkpoint(self, work: _Open) -> None:
         """Write a checkpoint, unless the one on disk is of this round."""
         if work.checkpointed == self.round:
             return
-        tensors, state = pack(work.policy, work.optimizer, work.method, round=self.round)
-        work.writer.checkpoint(tensors | work.old_weights.tensors(), state)
+        training = work.training
+        tensors, state = pack(
+            training.policy, training.optimizer, training.method, round=self.round
+        )
+        work.writer.checkpoint(tensors | training.old_weights.tensors(), state)
         work.checkpointed = self.round
 
     # One round
 
-    def _step(self, work: _Work) -> dict[str, Any]:
+    def _step(self, work: _Open) -> dict[str, Any]:
         """Train for one round and record it; returns its row."""
-        number = work.history.rounds + 1
-        work.rescoring = None
-        if work.policy.samples_apart or self.lab.stress.lag:
-            work.rescoring = Rescoring(work.policy, self.lab.sampling, work.method.needs)
-        work.seconds = dict.fromkeys(TRAINING_PHASES, 0.0)
-        work.context = Context(
-            seed=self.seed,
-            round=number,
-            policy=work.policy,
-            max_new_tokens=self.lab.sampling.max_new_tokens,
-            temperature=self.lab.sampling.temperature,
-        )
+        number = self.round + 1
         try:
-            problems = self._choose_problems(work, self.problems_per_round, [])
-            work.context = replace(work.context, epoch=work.method.curriculum.epoch)
-            outcome = play(
-                work.method,
-                problems,
-                work.context,
-                partial(self._sample, work),
-                partial(self._choose_problems, work),
-                timed=partial(work.timed, "schedule"),
-            )
-            with self._own_draws(work):
-                steps = self._update(work, outcome)
+            row, rollouts = work.training.round()
         except NonFinite as error:
             # What is in memory goes after an error, and with it everything that shows the cause, so
             # the rollouts are written to the record first.
             kept = work.writer.save_failure(number, error.rollouts)
             message = f"round {number}: {error}; the rollouts that caused it are in {kept}"
             raise NonFinite(message, error.rollouts) from None
-        rollouts = marked(
-            outcome.rollouts, outcome.rows, outcome.advantages, steps, number, outcome.weights
-        )
-        # Slots learn before the row is written, since it holds what they measured.
-        with work.timed("schedule"):
-            work.method.feedback(rollouts, work.context)
-        row = self._row(work, rollouts, steps)
         self._record(work, row, rollouts)
         return row
 
-    def _choose_problems(
-        self, work: _Work, n: int, problems: Sequence[Problem]
-    ) -> Sequence[Problem]:
-        """n problems beside those that the round has already."""
-        taken = frozenset(problem.id for problem in problems)
-        context = replace(work.context, taken=taken)
-        chosen = work.method.curriculum.choose(self.lab.problems, n, context)
-        return checked_problems("curriculum", chosen, taken, n)
-
-    def _sample(
-        self,
-        work: _Work,
-        problems: Sequence[Problem],
-        counts: np.ndarray,
-        before: np.ndarray,
-        stage: int,
-    ) -> Rollouts:
-        """Verified rollouts, counts[i] of problems[i], which had before[i] so far.
-
-        See `rounds.play`.
-        """
-        number = work.context.round
-        # The number of earlier rollouts is part of the seed, so each stage draws anew.
-        seeds = [
-            derive(self.seed, "generate", number, problem.id, int(earlier))
-            for problem, earlier in zip(problems, before)
-        ]
-        with work.timed("generate"), work.old_weights.in_use():
-            course = work.method.course
-            if course is None:
-                rollouts = work.policy.generate(problems, counts, self.lab.sampling, seeds)
-            else:
-                limit = self.lab.sampling.max_new_tokens
-                ids = np.repeat([problem.id for problem in problems], counts)
-                plan = course.plan(problems, counts, before, work.context)
-                plan = checked_plan(course, plan, ids, limit)
-                rollouts = work.policy.generate(problems, counts, self.lab.sampling, seeds, plan)
-                rollouts = courses.followed(rollouts, plan)
-        if work.rescoring is not None:
-            rollouts = work.rescoring.of_request(rollouts)
-        with work.timed("verify"):
-            scores = checked_scores(self.lab.verifier, list(rollouts.text), list(rollouts.answer))
-        # The policy counts draws from 0 in every call; a problem's draws go on over all requests of
-        # the round. Everything sampled here is new, so it has a gradient and no uses yet.
-        size = len(rollouts)
-        rollouts = rollouts.assign(
-            reward=scores.reward,
-            correct=scores.correct,
-            status=scores.status,
-            draw=rollouts.draw + np.repeat(before, counts),
-            stage=np.full(size, stage),
-            round=np.full(size, number),
-            gradient=np.ones(size, bool),
-            uses=np.zeros(size, dtype=np.int64),
-        )
-        if self.lab.stress.errs:
-            rollouts = self.lab.stress.misjudged(rollouts, self.seed)
-        if course is not None:
-            rollouts = courses.judged(rollouts, plan, course)
-        work.method.check_verdict(rollouts)
-        return rewards.total(rollouts, work.method.reward, self.lab.sampling)
-
-    @contextmanager
-    def _own_draws(self, work: _Work) -> Iterator[None]:
-        """Torch's generators at a seed of the round, and as they were afterwards.
-
-        Dropout draws from them, and a run that resumes is to draw the same.
-        """
-        device = work.policy.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(derive(self.seed, "dropout", work.context.round))
-            yield
-
-    def _update(self, work: _Work, outcome: Round) -> list[tuple[np.ndarray, StepStats]]:
-        """The optimizer steps of the round: the rows and the statistics of each."""
-        # A model that a server keeps is not trained.
-        if not any(parameter.requires_grad for parameter in work.policy.parameters()):
-            return []
-        selected = outcome.rollouts.take(outcome.rows)
-        # Positions among the K selected rollouts, as are those of advantages and weights.
-        parts = mini_batches(
-            selected, self.mini_batches, work.context.rng("mini-batches"), outcome.mini_batch
-        )
-        objective = work.method.objective
-        # By default the gap to another program is corrected, and the lag of a lab under stress is
-        # not, since it is there to be seen.
-        lags = self.lab.stress.lag and not work.policy.samples_apart
-        if lags and objective.sampler_correction is None:
-            objective = replace(objective, sampler_correction="off")
-        on_policy = sampler_logprobs = None
-        if work.rescoring is not None:
-            sampler_logprobs = work.rescoring.sampler_logprobs(outcome.rollouts, outcome.rows)
-            # Before the first step, which changes the weights that the rollouts were sampled with.
-            selected, on_policy = work.rescoring.for_update(
-                selected, parts, work.context.round, objective
-            )
-        work.old_weights.keep()
-        steps: list[tuple[np.ndarray, StepStats]] = []
-        for rows in parts:
-            if self.lab.warm_up:
-                # Counted from the record, so that a run that resumes goes on where it was.
-                number = work.history.steps + len(steps)
-                rate = self.lab.learning_rate_of(number, self.learning_rate)
-                for group in work.optimizer.param_groups:
-                    group["lr"] = rate
-            with work.timed("update"):
-                stats = grpo_step(
-                    work.policy,
-                    work.optimizer,
-                    selected.take(rows),
-                    _take(outcome.advantages, rows),
-                    objective,
-                    weights=_take(outcome.weights, rows),
-                    temperature=self.lab.sampling.temperature,
-                    micro_tokens=self.lab.micro_tokens,
-                    max_grad_norm=self.lab.max_grad_norm,
-                    length=self.lab.sampling.max_new_tokens,
-                    reference=work.reference,
-                    on_policy=_take(on_policy, rows),
-                    sampler_logprobs=_take(sampler_logprobs, rows),
-                )
-            steps.append((rows, stats))
-        return steps
-
     # The record
 
-    def _row(
-        self, work: _Work, rollouts: Rollouts, steps: list[tuple[np.ndarray, StepStats]]
-    ) -> dict[str, Any]:
-        """The round's row of the table of rounds."""
-        weights = work.policy.parameter_count
-        # Counted from the record: after a resume the optimizer has the full rate at first.
-        last = max(work.history.steps + len(steps) - 1, 0)
-        rate = self.lab.learning_rate_of(last, self.learning_rate)
-        row: dict[str, Any] = round_stats(work.context.round, rollouts, steps, weights, rate)
-        if work.rescoring is not None:
-            row |= sampler_stats(steps, work.rescoring.tokens, weights)
-            row["flops"] += row["flops_rescore"]
-        if self.lab.stress.errs:
-            row |= misjudgements(rollouts, work.context.round)
-        measured = work.method.metrics()
-        there = sorted(measured.keys() & row.keys())
-        if there:
-            raise ValueError(
-                f"metrics: the record has a column {there[0]!r} already; choose another name"
-            )
-        row |= measured
-        # One text with a line for each warning: the loop shows it, and the record keeps it.
-        row["warnings"] = "\n".join(work.history.symptoms(row))
-        for phase in TRAINING_PHASES:
-            row[f"seconds_{phase}"] = work.seconds[phase]
-        # The cost of a round, without the time that recording and evaluating it take.
-        row["seconds"] = sum(work.seconds.values())
-        if work.rescoring is not None:
-            row["seconds"] += work.rescoring.seconds
-            row["seconds_rescore"] = work.rescoring.seconds
-        # Times of two equal runs do not agree in three digits. More would only fill the records.
-        for name in row:
-            if name.startswith("seconds"):
-                row[name] = to_digits(row[name], 3)
-        return row
-
-    def _record(self, work: _Work, row: dict[str, Any], rollouts: Rollouts) -> None:
+    def _record(self, work: _Open, row: dict[str, Any], rollouts: Rollouts) -> None:
         number = row["round"]
         columns = {name: value for name, value in rollouts.items() if name not in NOT_RECORDED}
         work.writer.round(row, {**columns, "length": rollouts.lengths})
-        work.history.add(row)
+        work.training.history.add(row)
         self.trackers.log(row, number)
         # The checkpoint comes last: a run that resumes from it never lacks its evaluation.
         if self.evaluate_every and number % self.evaluate_every == 0:
@@ -647,7 +432,7 @@ class Run:
 
     # Evaluations
 
-    def _evaluate(self, work: _Work, number: int) -> None:
+    def _evaluate(self, work: _Open, number: int) -> None:
         """Score the held-out problems and record it, where the lab has any and the run wants it."""
         if self.lab.held_out is None or not self.evaluate_every:
             return
@@ -655,7 +440,7 @@ class Run:
         # The seed holds neither method nor lab, so runs of one seed are evaluated with the same
         # draws.
         frame = evaluate(
-            work.policy,
+            work.training.policy,
             self.lab.held_out,
             self.lab.verifier,
             self.lab.samples,
@@ -668,12 +453,12 @@ class Run:
         accuracy = float((frame.correct / frame.samples).mean())
         self.trackers.log({"evaluation/accuracy": accuracy}, number)
 
-    def _evaluate_last(self, work: _Work) -> None:
+    def _evaluate_last(self, work: _Open) -> None:
         """Evaluate after the last round that was asked for, unless that was done already."""
         if self._off_the_grid and self.round not in work.writer.evaluated:
             self._evaluate(work, self.round)
 
-    def _drop_last_evaluation(self, work: _Work) -> None:
+    def _drop_last_evaluation(self, work: _Open) -> None:
         """Remove the evaluation that was made only because an earlier call ended at this round.
 
         The run then has the same evaluations as one that never stopped here.
@@ -718,13 +503,6 @@ class Run:
                 f"out={str(path)!r} holds another run (asked for, recorded): "
                 f"{'; '.join(different[:3])}; name another directory"
             )
-
-
-def _take(values: Any, rows: np.ndarray) -> Any:
-    """The given rows of an array or of a Ragged; None where there is neither."""
-    if isinstance(values, Ragged):
-        return values.take(rows)
-    return None if values is None else values[rows]
 
 
 def _close(loop: weakref.ref[Generator]) -> None:

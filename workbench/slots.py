@@ -203,7 +203,7 @@ class Slot:
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Learn from a finished round: all its rollouts, with what became of each.
 
-        The columns that say so are those of `grpo.marked`.
+        The columns that say so are those of `grpo.mark`.
         """
         if self.delegate is not None:
             self.delegate.feedback(rollouts, context)

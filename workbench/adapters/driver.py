@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.grpo import StepStats, marked
+from workbench.grpo import StepStats, mark
 from workbench.methods import Method
 from workbench.policies import Sampling
 from workbench.pools import Problem
@@ -399,7 +399,7 @@ class Driver:
         return self.outcome
 
     def table(self, steps: Sequence[tuple[np.ndarray, StepStats]] = ()) -> Rollouts:
-        """The table of the round at work with what became of each rollout, see `grpo.marked`.
+        """The table of the round at work with what became of each rollout, see `grpo.mark`.
 
         Parameters
         ----------
@@ -408,7 +408,7 @@ class Driver:
         """
         outcome = self.outcome
         assert outcome is not None
-        return marked(
+        return mark(
             outcome.rollouts, outcome.rows, outcome.advantages, steps, self.round, outcome.weights
         )
 

@@ -67,7 +67,7 @@ class Stress:
         """Whether the verifier errs."""
         return bool(self.missed or self.accepted)
 
-    def misjudged(self, rollouts: Rollouts, seed: int) -> Rollouts:
+    def misjudge(self, rollouts: Rollouts, seed: int) -> Rollouts:
         """Verified rollouts as a verifier that errs would have them.
 
         Parameters
@@ -105,7 +105,7 @@ def misjudgements(rollouts: Rollouts, number: int) -> dict[str, float]:
     Parameters
     ----------
     rollouts : Rollouts
-        The table after `grpo.marked`, with the column `truth`.
+        The table after `grpo.mark`, with the column `truth`.
     number : int
         Of the round.
 

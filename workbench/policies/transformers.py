@@ -26,8 +26,8 @@ from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
-from workbench.grpo import micro_batches
 from workbench.policies import Plan, Sampling, checks, packing
+from workbench.policies.batching import micro_batches
 from workbench.policies.decoding import (
     CachedDecoder,
     Drawn,

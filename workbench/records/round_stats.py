@@ -131,7 +131,7 @@ def round_stats(
     ----------
     number : int
     rollouts : Rollouts
-        The table after `grpo.marked`, old responses included.
+        The table after `grpo.mark`, old responses included.
     steps : list of (rows, StepStats)
         Of each optimizer step.
     parameters : int

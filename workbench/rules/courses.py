@@ -31,7 +31,7 @@ from workbench.utils.names import STOPPED, of_catalogue
 # What a plan makes of the rollouts of a request
 
 
-def followed(rollouts: Rollouts, plan: Plan) -> Rollouts:
+def follow(rollouts: Rollouts, plan: Plan) -> Rollouts:
     """The sampled rollouts of a request (R rows) with the columns `prefix`, `kept` and `read`.
 
     A prefix that comes with its log-probabilities moves from the prompt to the response.
@@ -64,7 +64,7 @@ def followed(rollouts: Rollouts, plan: Plan) -> Rollouts:
     )
 
 
-def judged(rollouts: Rollouts, plan: Plan, course: Any) -> Rollouts:
+def judge(rollouts: Rollouts, plan: Plan, course: Any) -> Rollouts:
     """Verified rollouts with the status and the reward of those that were stopped.
 
     ValueError where the course has stopped all of them.

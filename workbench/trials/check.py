@@ -18,7 +18,7 @@ from workbench.checks import (
     checked_selection,
 )
 from workbench.config import slots_for
-from workbench.grpo import marked
+from workbench.grpo import mark
 from workbench.methods import LEARNING_SLOTS, Method
 from workbench.policies import Growing, Plan, Sampling
 from workbench.pools import Pool, Problem
@@ -199,7 +199,7 @@ def _finished(slot: str, value: Any, number: int) -> Rollouts:
         nothing = np.zeros(len(table), np.int64)
         columns = _plan(value, table, context).columns
         table = table.assign(prefix=nothing, kept=nothing, read=nothing, lost=nothing, **columns)
-    return marked(table, np.arange(len(table)), table.reward - 0.5, [], number)
+    return mark(table, np.arange(len(table)), table.reward - 0.5, [], number)
 
 
 # What a value does
