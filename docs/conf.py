@@ -3,6 +3,7 @@
 Nothing is loaded from a network, neither when the pages are built nor when they are read.
 """
 
+import inspect
 import re
 import shutil
 import sys
@@ -13,6 +14,8 @@ from latex2mathml.converter import convert
 from nbconvert import MarkdownExporter
 
 import workbench
+from workbench import methods
+from workbench.methods import MORE_PAPERS
 
 project = "workbench"
 copyright = "the workbench maintainers"
@@ -74,7 +77,7 @@ INTERNAL = (
     "verl.",
 )
 # Packages whose page would only repeat the pages of their modules.
-NO_PAGE = ("analysis", "cli", "datasets", "utils", "verifiers")
+NO_PAGE = ("analysis", "catalogue", "cli", "datasets", "utils", "verifiers")
 
 
 def documented_modules():
@@ -124,6 +127,18 @@ def write_notebooks(app):
         (NOTEBOOKS / f"{path.stem}.md").write_text(page.replace("](../docs/", "](../"))
 
 
+def insert_papers(app, page, source):
+    """The entries of further papers: the docstrings of their files, below the slot they decide."""
+    if page != "papers/more":
+        return
+    for name in MORE_PAPERS:
+        entry = methods.entry(name)
+        first, _, text = inspect.getdoc(inspect.getmodule(entry.make)).partition("\n")
+        title = first[0].lower() + first[1:].rstrip(".")
+        place = f"<!-- {entry.decides} -->"
+        source[0] = source[0].replace(place, f"### `{name}`: {title}\n{text}\n\n{place}")
+
+
 SECTIONS_WITH_ENTRIES = ("Parameters", "Attributes", "Returns", "Yields", "Raises")
 
 
@@ -133,6 +148,10 @@ def readable(app, what, name, obj, options, lines):
     A docstring is plain text with `code`, with sections in the style of numpydoc, and with blocks
     that stand four columns further in, which are shown as they are.
     """
+    if what == "module" and name.startswith("workbench.catalogue."):
+        # It is written in Markdown, for the page of all papers.
+        lines[:] = ["Its description stands on the page :doc:`/papers/more`."]
+        return
     blocks = "\n".join(lines).strip("\n").split("\n\n")
     entries = False
     out = []
@@ -195,4 +214,5 @@ def setup(app):
     app.add_html_math_renderer("mathml", (_inline, None), (_displayed, None))
     app.connect("builder-inited", write_api)
     app.connect("builder-inited", write_notebooks)
+    app.connect("source-read", insert_papers)
     app.connect("autodoc-process-docstring", readable, priority=400)  # before napoleon

@@ -11,6 +11,7 @@ import pytest
 import typer
 
 import workbench as wb
+from workbench import methods
 from workbench.cli.app import main
 from workbench.rules.scheduler import Scheduler
 from workbench.utils.names import MORE_PAPERS
@@ -112,22 +113,24 @@ def test_the_page_of_a_paper_names_its_notebook(paper):
     assert any(name.endswith(paper) for name in named)
 
 
-def test_every_further_paper_has_an_entry_with_a_number_and_a_formula():
-    parts = re.split(r"^### ", PAGES["papers/more.md"], flags=re.MULTILINE)[1:]
-    entries = {re.match(r"`(\w+)`", part)[1]: part for part in parts}
-    assert sorted(entries) == sorted(MORE_PAPERS)
-    for name, text in entries.items():
-        assert "$$" in text, name
-        assert re.search(r"arxiv\.org/abs/\d{4}\.\d{5}", text) or "same paper" in text, name
-        cited = re.findall(r"arxiv\.org/abs/(\d{4}\.\d{5})", text)
-        for number in cited:
-            assert number in getattr(wb.methods, name).__doc__, (name, number)
+@pytest.mark.parametrize("name", MORE_PAPERS)
+def test_every_further_paper_says_its_source_and_its_formula(name):
+    """The docstring of its file is its entry in the documentation."""
+    entry = methods.entry(name)
+    text = inspect.getmodule(entry.make).__doc__
+    assert "$$" in text
+    assert re.search(r"arxiv\.org/abs/\d{4}\.\d{5}", text) or "same paper" in text
+    for number in re.findall(r"arxiv\.org/abs/(\d{4}\.\d{5})", text):
+        assert number in entry.make.__doc__
+    assert f"<!-- {entry.decides} -->" in PAGES["papers/more.md"]
 
 
 def test_the_map_names_every_file_once_and_no_other():
     named = re.findall(r"^\| `([\w./]+\.py)` \|", PAGES["map.md"], re.MULTILINE)
     package = ROOT / "workbench"
-    assert sorted(named) == sorted(str(p.relative_to(package)) for p in package.rglob("*.py"))
+    files = (str(p.relative_to(package)) for p in package.rglob("*.py"))
+    # The catalogue has a line for all of its files, so that a new paper touches no list.
+    assert sorted(named) == sorted(file for file in files if not file.startswith("catalogue/"))
 
 
 @pytest.mark.parametrize("paper", FIVE)

@@ -1,4 +1,12 @@
-"""AdaRFT: problems whose difficulty is nearest to a target that follows the mean reward."""
+r"""A target difficulty that follows the reward.
+
+AdaRFT (arXiv [2504.05520](https://arxiv.org/abs/2504.05520)). Problems have known difficulties
+from 0 to 100. Those nearest to a target $T$ come next, and after each round
+
+$$T \leftarrow \text{clip}\big(T + 50 \tanh(2\,(\bar r - 0.5)),\; 0,\; 100\big),$$
+
+so the target rises while the mean reward $\bar r$ is above one half. *Released code.*
+"""
 
 from __future__ import annotations
 

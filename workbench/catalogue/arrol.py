@@ -1,4 +1,18 @@
-"""ARRoL: once, while rollouts grow, about half of each group goes on, chosen to be half right."""
+r"""Half of each group goes on, chosen such that half of it will be right.
+
+ARRoL (arXiv [2603.24840](https://arxiv.org/abs/2603.24840)). When a rollout has 512 tokens, a
+small network predicts from its hidden state whether its answer will be right. The network is
+trained during the run. The chance $p$ of a rollout is the share of right ones among earlier
+rollouts with about the same prediction. A share $\kappa = .5$ of a group goes on, and a share
+$\rho = .5$ of these should be right. How the paper chooses them is not known here. In our reading
+a rollout goes on with the probability
+
+$$\kappa + \kappa\, \frac{\rho - \bar p}{\text{var}(p)}\, (p - \bar p),$$
+
+where the mean $\bar p$ and the variance are those of its group. Probabilities below 0 and above 1
+are cut to these bounds. Where none has to be cut, both shares come out right on average. *Abstract
+and notes; the constants are those of DUET's authors, who compare with it. No code.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""Asymmetric prompt weighting: problems of low success rate count more."""
+r"""Hard problems count more.
+
+Asymmetric prompt weighting (arXiv [2602.11128](https://arxiv.org/abs/2602.11128)). The advantage
+is
+
+$$A = \omega(\hat p)\,(r - \hat p), \qquad \omega(\hat p) = 1/\hat p \;\text{ (linear)},$$
+
+so a wrong rollout always has $-1$ and a right one counts more the rarer it is. The square-root
+form is $\omega(\hat p) = 1/(\hat p \sqrt{1 - \hat p})$. *The text for the linear form; the other
+is our reading.*
+"""
 
 from __future__ import annotations
 

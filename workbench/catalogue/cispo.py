@@ -1,4 +1,14 @@
-"""CISPO: the bounded ratio is a weight without gradient, so that no token is lost."""
+r"""No token loses its gradient.
+
+CISPO (MiniMax-M1, arXiv [2506.13585](https://arxiv.org/abs/2506.13585)). With the usual clip a
+token whose ratio has left the range has no gradient at all. Here the bounded ratio is only a
+weight, and the gradient goes through the log-probability:
+
+$$\text{sg}\big(\min(\rho,\, 5)\big)\, A \log \pi.$$
+
+The paper does not print its upper bound; 5 is a later recommendation. *Code of TRL and verl; they
+differ in the bound.*
+"""
 
 from __future__ import annotations
 

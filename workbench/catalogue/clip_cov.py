@@ -1,4 +1,15 @@
-"""Clip-Cov: a few tokens drawn among those of high covariance carry no gradient."""
+r"""Tokens of high covariance carry no gradient.
+
+Clip-Cov (arXiv [2505.22617](https://arxiv.org/abs/2505.22617)). The entropy of a policy falls most
+by tokens whose advantage and log-probability are both above their means, or both below. Their
+covariance is
+
+$$\text{cov}_t = (A_t - \bar A)\,(\log \pi_t - \overline{\log \pi}).$$
+
+Some of the tokens with a covariance between 1 and 5 are drawn at random, and their loss is set to
+zero. Ratios are bounded to $[0, 2]$, as in the authors' scripts, so that the usual clip seldom
+matters. *Released code.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""CPPO: train on the rollouts whose advantages are largest in absolute size."""
+r"""The largest advantages.
+
+CPPO (arXiv [2503.22342](https://arxiv.org/abs/2503.22342)). Advantages are computed over the whole
+group. The share $1 - P$ of rollouts whose advantages have the largest absolute values is kept, and
+keeps these advantages:
+
+$$S = \text{top-}\lfloor n (1 - P) \rfloor \;\text{ of } \lvert A_i \rvert.$$
+
+With rewards of 0 and 1 it keeps the rarer outcome first. The text selects within each group, the
+released code over the whole batch; `scope` says which. A round samples $1 / (1 - P)$ times as many
+problems, so that it trains on as many rollouts as if none were left out. The paper calls this
+dynamic allocation, and `dynamic_allocation=False` turns it off. *Released code.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""CurES: problems, and rollouts for each, by the deviation of their outcomes."""
+r"""Problems and rollouts by the deviation of outcomes.
+
+CurES (arXiv [2510.01037](https://arxiv.org/abs/2510.01037)). A problem is drawn with a weight that
+grows with the deviation of its outcomes,
+
+$$w \propto \exp\left(\sqrt{\hat p\,(1 - \hat p)}\,/\,\tau\right), \qquad n_i = N\,
+\frac{\sigma_i}{\sum_j \sigma_j},$$
+
+and the round's $N$ rollouts are split in proportion to the deviations $\sigma_i$. The paper does
+not print $\tau$. The released code has another weight, which is nearly the same for all problems;
+`form="code"` chooses it. *Released code; it differs from the text.*
+"""
 
 from __future__ import annotations
 

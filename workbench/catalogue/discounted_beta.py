@@ -1,4 +1,16 @@
-"""A baseline from a Beta posterior of each problem that forgets and counts the current group."""
+r"""A baseline that remembers and forgets.
+
+Discounted Beta-Bernoulli (arXiv [2603.18444](https://arxiv.org/abs/2603.18444)). Each problem
+keeps two counts that decay towards zero and take in the current group *before* its advantages are
+computed:
+
+$$\alpha \leftarrow \lambda \alpha + c, \quad \beta \leftarrow \lambda \beta + n - c, \qquad A =
+\frac{r - \hat p}{\sqrt{\alpha \beta}\,/\,(\alpha + \beta)}, \quad \hat p = \frac{\alpha}{\alpha +
+\beta}.$$
+
+Since the baseline $\hat p$ remembers earlier rounds, a group that is all wrong still has a small
+gradient, and advantages do not sum to zero. *Text.*
+"""
 
 from __future__ import annotations
 

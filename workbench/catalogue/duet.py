@@ -1,4 +1,25 @@
-"""DUET: rollouts by signal and length within a budget of tokens, and a deadline for answers."""
+r"""Rollouts by signal and length, and a deadline for answers.
+
+DUET (arXiv [2605.08441](https://arxiv.org/abs/2605.08441)). A problem has a mean length $L$ and a
+signal $s$. The signal is the deviation, over the problem's rollouts, of the advantage times the
+summed log-probability. The budget is a share $\beta$ of the tokens that 8 rollouts of every
+problem would take. A problem gets
+
+$$n = \text{round}\left(\frac{s}{\sqrt{\lambda L}}\right), \qquad \sum n L \le 8\,\beta \sum L,$$
+
+rollouts, at least 1 and at most 32. A response ends early once it has its answer and the policy
+has been sure of its tokens for a while. There is also a deadline, which follows the lengths of
+recent responses. A rollout that has no answer by then is stopped with probability .95. Stopped
+rollouts count in the mean of their groups and are not trained on. The weight of a rollout is
+$1 / \text{clip}(n / \bar n, .05, 1)$, and 20 times that if it had no answer at the deadline and
+went on.
+
+A new problem has the signal 1. In the paper a function predicts it from the prompt, but that
+function was not released. A problem with one rollout keeps its signal for ever, because one
+rollout has no deviation; `low=2` gives every problem at least two. The numbers of tokens are for
+responses of up to 3072, and `limit=64` scales them to a lab with a limit of 64. The allocator can
+be used alone: `methods.grpo().but(allocator=allocators.BySignal())`. *Released code.*
+"""
 
 from __future__ import annotations
 

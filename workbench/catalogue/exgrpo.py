@@ -1,4 +1,15 @@
-"""ExGRPO's buckets: a right answer joins problems that were partly solved at their last visit."""
+r"""Answers to problems that were partly solved.
+
+ExGRPO (arXiv [2510.02245](https://arxiv.org/abs/2510.02245)). Right responses are kept in buckets
+by the number $c$ of right rollouts at the problem's last visit. A bucket is drawn with the weight
+
+$$w_c \propto \exp\big(-\frac{1}{2} (c - n/2)^2\big),$$
+
+so problems that were half solved come back most often. Within a bucket all problems have the same
+chance, so a problem in a small bucket comes back more often than one in a large bucket. Two parts
+of the paper are left out, as the notes of `replay.Buckets` say: how it changes the ratio of
+replayed tokens, and how it chooses problems. *Released code.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,17 @@
-"""Plain experience replay: uniform draws, with repetition, from the newest rollouts."""
+r"""The newest rollouts, drawn again.
+
+Arnal and others (arXiv [2604.08706](https://arxiv.org/abs/2604.08706)). A buffer holds the newest
+rollouts, and the oldest ones leave it first. Each round trains on rollouts that are drawn from it
+at random, with repetition, so fewer new ones are needed. If a round samples $R$ rollouts and
+trains on $B$, a rollout is used
+
+$$B / R$$
+
+times on average. `positive` is the share of the buffer that is kept for right rollouts which would
+have left it already. Let $W$ GPUs generate and $T$ train, and let $\mu$ be the cost of generating
+a batch divided by that of training on it. Then a step costs $(1 + W/T) / (1 + \mu)$ times as much
+as one without replay; `papers.times.compute_with_replay` computes it. *Text.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""GDPO: each part of the reward is normalised in its group before the parts are summed."""
+r"""Each part of the reward on its own scale.
+
+GDPO (arXiv [2601.05242](https://arxiv.org/abs/2601.05242)). Where a reward has several parts $r_k$
+with weights $w_k$, each part is normalised in its group before they are summed, and the sum is
+divided by its deviation in the batch,
+
+$$s = \sum_k w_k\, \frac{r_k - \bar r_k}{\sigma_k}, \qquad A = \frac{s}{\sigma_{\text{batch}}(s)}.$$
+
+If the parts were summed before they are normalised, a group with the sums 0 and 1 and a group with
+the sums 0 and 2 would get the same advantages. Here the second group gets larger ones. Our default
+parts are correctness and the penalty on overlong responses. *Code of TRL; in that of verl the
+deviation in the last step is over tokens and not over rollouts.*
+"""
 
 from __future__ import annotations
 

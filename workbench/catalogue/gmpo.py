@@ -1,4 +1,13 @@
-"""GMPO: the geometric mean of a response's bounded ratios in place of their mean."""
+r"""The geometric mean of a response's ratios.
+
+GMPO (arXiv [2507.20673](https://arxiv.org/abs/2507.20673)). A response $o$ adds
+
+$$A \Big( \prod_t \hat\rho_t \Big)^{1 / \lvert o \rvert},$$
+
+where $\hat\rho_t$ is the ratio, bounded by $e^{0.4}$ from above if $A$ is positive and by
+$e^{-0.4}$ from below if it is negative. One extreme token moves a geometric mean less than an
+arithmetic one. *Released code.*
+"""
 
 from __future__ import annotations
 

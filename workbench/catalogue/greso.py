@@ -1,4 +1,18 @@
-"""GRESO: skip problems whose groups were all alike, and refill to enough mixed groups."""
+r"""Skip problems that taught nothing lately.
+
+GRESO (arXiv [2506.02177](https://arxiv.org/abs/2506.02177)). A problem whose last $z$ groups were
+all right, or all wrong, will probably give such a group again. It is skipped with a probability
+that grows with $z$,
+
+$$P(\text{skip}) = 1 - \max(q^z,\, 0.01),$$
+
+so every problem is tried again once in a while. There is one $q$ for problems that were all right
+and one for those that were all wrong. Each falls by a small step when the share of such groups in
+a round is above its target, and rises otherwise. If a round has too few mixed groups, further
+problems are drawn, as in DAPO. Here a group is all alike when every rollout is right, or every one
+wrong. The released code asks instead whether the mean reward is above .98 or below .11, which is
+the same for groups of 8 with its reward for the format. *Released code.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""HORA: a probe of every problem, then the split that solves most problems in expectation."""
+r"""A few rollouts first, and then as many solved problems as possible.
+
+HORA (arXiv [2605.07114](https://arxiv.org/abs/2605.07114)). A few rollouts of each problem, the
+probe, give a belief $\text{Beta}(a, b)$ about its success rate. The value of the $l$-th further
+rollout of a problem is the chance that it is the first right one among the further ones,
+
+$$\mathbb{E}\big[p\,(1 - p)^{l - 1}\big] = \frac{a}{a + b} \prod_{j=0}^{l-2} \frac{b + j}{a + b +
+1 + j},$$
+
+which falls with $l$. The best split of a budget is therefore found by giving one rollout after
+another to the problem where the next one has the largest value. *Text; the size of the probe is
+our choice.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""KL-Cov: the tokens of the highest covariances pay for moving, and no ratio is clipped."""
+r"""Tokens of high covariance pay for moving.
+
+KL-Cov (same paper). No ratio is clipped. The tokens with the highest covariances add
+
+$$\rho A - \beta\, \lvert \log \rho \rvert$$
+
+to the objective, and all others $\rho A$. *Released code; the constants of verl are not the
+authors'.*
+"""
 
 from __future__ import annotations
 

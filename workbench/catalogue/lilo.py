@@ -1,4 +1,13 @@
-"""LILO: sample more problems than needed, and train on those with the largest p (1 - p)."""
+r"""Sample more problems, train on the learnable ones.
+
+LILO (arXiv [2502.12272](https://arxiv.org/abs/2502.12272)). Four times as many problems as needed
+are sampled, and the round trains on those with the largest variance of outcomes,
+
+$$\hat p\,(1 - \hat p).$$
+
+A round samples four times as much as one of GRPO, so compare the two by rollouts as well as by
+rounds. *Text.*
+"""
 
 from __future__ import annotations
 

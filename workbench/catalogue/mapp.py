@@ -1,4 +1,15 @@
-"""MaPP: problems likely to be mixed, and advantages averaged over a posterior."""
+r"""GRPO's advantage, averaged over the groups that could have been drawn.
+
+MaPP (arXiv [2609.34990](https://arxiv.org/abs/2609.34990)). Every problem has a belief about its
+success rate. For each rollout its own reward is taken out of the belief, which then gives the
+chance $w_S$ that $S$ rollouts of the group are right. The advantage of a right rollout is GRPO's,
+averaged over these chances,
+
+$$A = \sum_{S=1}^{n-1} w_S \sqrt{\frac{n - S}{S}},$$
+
+and that of a wrong one is the same with right and wrong exchanged, and negative. Problems are
+drawn by the predicted chance of a mixed group. *Text.*
+"""
 
 from __future__ import annotations
 

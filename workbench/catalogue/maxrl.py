@@ -1,4 +1,17 @@
-"""MaxRL: the gradient of the log-likelihood of a right response, by dividing by the mean."""
+r"""Divided by the mean.
+
+MaxRL (arXiv [2602.02710](https://arxiv.org/abs/2602.02710)). The advantage is
+
+$$A = \frac{r - \bar r}{\bar r},$$
+
+and zero where all responses are wrong. The gradient of $\log p$ is an infinite sum, and the
+expected update over groups of $n$ is made of its first $n - 1$ terms:
+
+$$\sum_{j=0}^{n-2} (1 - p)^j\, \nabla p.$$
+
+With `all_wrong="minus_one"` the responses of such a group have the advantage $-1$, and the sum has
+one more term. *Released code and that of prime-rl.*
+"""
 
 from __future__ import annotations
 

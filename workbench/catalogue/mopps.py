@@ -1,4 +1,15 @@
-"""MoPPS: problems whose success rate, drawn from a posterior, is nearest to one half."""
+r"""Success rates near one half, drawn from a belief.
+
+MoPPS (arXiv [2507.04632](https://arxiv.org/abs/2507.04632)). Every problem has a belief
+$\text{Beta}(\alpha, \beta)$ about its success rate. From many candidates, each with one draw
+$\hat\gamma$ from its belief, the problems with the smallest
+
+$$(\hat\gamma - 0.5)^2$$
+
+are taken. Because of the draws, a problem of which little is known is sometimes taken even if its
+mean is far from one half. After the round the belief decays towards its prior and counts the new
+rollouts. *Released code.*
+"""
 
 from __future__ import annotations
 

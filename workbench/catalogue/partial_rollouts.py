@@ -1,4 +1,17 @@
-"""Partial rollouts: once enough groups are complete the others are stopped, and go on later."""
+r"""Stop the long ones, and go on with them later.
+
+APRIL (arXiv [2509.18521](https://arxiv.org/abs/2509.18521)). Once a share $c$ of the $P$ groups is
+complete,
+
+$$\#\{\text{complete groups}\} \ge \lceil c\,P \rceil,$$
+
+every rollout that still grows is stopped. The groups that are not complete wait. Their problems
+come first in the next round, and every rollout goes on where it was stopped. The ratio of a token
+from the earlier round is taken against the policy that sampled it. The authors' trainer can also
+mask these tokens, which is left out here. Stopping saves the time in which a machine that decodes
+many responses at once waits for a few long ones. It shows in seconds and not in tokens. *Notes on
+the code of slime.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""Pass@k training: the advantage of the best of k responses, shared out exactly."""
+r"""The best of k.
+
+Pass@k training (arXiv [2508.10751](https://arxiv.org/abs/2508.10751)). The reward of a set of $k$
+rollouts is that of its best. Averaged over all sets, the mean and deviation are
+
+$$\bar R = 1 - \binom{n - c}{k} \Big/ \binom{n}{k}, \qquad \sigma = \sqrt{\bar R\,(1 - \bar R)},$$
+
+and the advantage of a right rollout is $(1 - \bar R)/\sigma$. A group with more than $n - k$ right
+rollouts has no gradient, since every set of $k$ has a right one in it. *Released code.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,17 @@
-"""Pilot-Commit: a cheap pilot decides which problems get a large group; solved ones leave."""
+r"""A few rollouts first, and a large group where they are mixed.
+
+Pilot-Commit (arXiv [2605.26606](https://arxiv.org/abs/2605.26606)). Every problem gets 16
+rollouts, its pilot. It gets 48 more if the share $m$ of right ones in the pilot lies within these
+bounds,
+
+$$.125 \le m \le .75.$$
+
+If a share $q$ of the problems passes, a trained group costs $16/q + 48$ rollouts. Problems whose
+pilot is all right leave the pool for good. If a round has more groups than it trains on, the
+others wait for a later one, for 4 rounds at most. In the released code a problem waits with its
+pilot alone. Here whole groups wait, at most as many as one round trains on, which is our reading.
+*Notes on the released code.*
+"""
 
 from __future__ import annotations
 

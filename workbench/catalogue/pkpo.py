@@ -1,4 +1,14 @@
-"""PKPO: an unbiased gradient of the best of k responses."""
+r"""An unbiased gradient of pass@k.
+
+PKPO (arXiv [2505.15201](https://arxiv.org/abs/2505.15201)). It trains the reward of the best of
+$k$ rollouts, and its advantages give an unbiased estimate of that gradient. Rollout $i$ has
+
+$$s_i = \binom{n}{k}^{-1} \sum_{I \ni i} \Big( \max_{j \in I} r_j - \max_{j \in I \setminus i} r_j
+\Big),$$
+
+a sum over all sets $I$ of $k$ rollouts that contain $i$. Each term says by how much rollout $i$
+raises the best reward of the set. *Text and a copy of the code.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""PrefixRL: unsolved problems also start from parts of an old right response of theirs."""
+r"""Unsolved problems from parts of a right answer.
+
+PrefixRL (arXiv [2601.18795](https://arxiv.org/abs/2601.18795)). The rollouts of an unsolved
+problem are divided into four groups. Three start from prefixes of one old right response, and one
+from the problem itself. A prefix has
+
+$$\lceil s\,T \rceil \;\text{of the}\; T \;\text{tokens}, \qquad s \sim U(.4,\, .8),$$
+
+and is masked. The old responses are those of an earlier run (`path=...`), as in the paper, or
+those that the run itself has found. The paper makes its prefixes once, before the training; here
+they are drawn anew at every visit. *Text, no code.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,20 @@
-"""Prefix Sampling: skewed problems are tried again from a part of one of their own responses."""
+r"""Hard and easy problems again, from a part of their own responses.
+
+Prefix Sampling (arXiv [2605.05112](https://arxiv.org/abs/2605.05112)). A problem with a success
+rate below .3 is hard, and starts in the next round from the first part of one of its right
+responses. One above .7 is easy, and starts from the first part of a wrong one. Of a response of
+$T$ tokens
+
+$$T - \lfloor r T \rfloor \;\text{(hard)}, \qquad \lfloor r T \rfloor \;\text{(easy)}$$
+
+are replayed and masked, and all rollouts go on from there as an ordinary group. Groups that are
+all alike are not trained on. Hard and easy problems each have a share $r$ and a running average of
+the success rates of the groups that started from a prefix, $e \leftarrow .95 e + .05 x$. The share
+rises by .05 when the average is above .53, and falls by .05 when it is below .47. After each
+change it stays the same for five rounds. Two things are our choice: the response is taken at
+random, and a group that started from a prefix does not give another prefix. The authors also
+replay steps of an agent; here only tokens are replayed. *Text.*
+"""
 
 from __future__ import annotations
 

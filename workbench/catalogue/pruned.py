@@ -1,4 +1,14 @@
-"""GRPO on a random part of the rollouts, weighted so that the expected gradient is the same."""
+r"""Leave out at random, without bias.
+
+Unbiased pruning (arXiv [2603.04135](https://arxiv.org/abs/2603.04135)). A rollout is kept with
+probability $q_i$ and its loss is divided by $q_i$, so the expected gradient is that of all
+rollouts:
+
+$$\mathbb{E}\left[\sum_{i \text{ kept}} \frac{g_i}{q_i}\right] = \sum_i g_i.$$
+
+Advantages are those of the whole group. *Abstract only; how the paper sets the probabilities is
+not known here.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""RAGEN-2's filter: keep the groups whose rewards differ most."""
+r"""The groups whose rewards differ.
+
+RAGEN-2 (arXiv [2604.06268](https://arxiv.org/abs/2604.06268)). Groups are sorted by the spread
+$s_g$ of their rewards, the largest first. As many groups are kept, from the first one on, as are
+needed for a share $\rho$ of all spread,
+
+$$\sum_{g \in \text{kept}} s_g \ge \rho \sum_g s_g.$$
+
+The spread is the variance in the text and the deviation in the released code. *Released code.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""Reinforce-Ada: rollouts in stages until a problem has both outcomes, then a balanced few."""
+r"""Sample until both outcomes are there.
+
+Reinforce-Ada, the sequential variant (arXiv [2510.04996](https://arxiv.org/abs/2510.04996)). A
+problem gets up to four stages of eight rollouts. It gets no more once its right rollouts are half
+of the number that is trained on, and its wrong ones the other half. Only that balanced group is
+trained on, but the mean in the advantage is that of *all* rollouts of the problem,
+
+$$A = r - \frac{c}{n},$$
+
+so the advantages of the group do not sum to zero. *Released code.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""Reinforce-Ada Est: counts and advantages in proportion to 1 / sqrt(p + eps)."""
+r"""More rollouts the lower the success rate.
+
+Reinforce-Ada, the estimation variant (same paper). All rollouts are trained on. The number of
+rollouts and the weight of an advantage both grow as the success rate falls,
+
+$$n_x \propto \frac{1}{\sqrt{\hat p_x + \epsilon}}, \qquad A = \frac{r - \bar r}{\sqrt{\bar r +
+\epsilon}},$$
+
+where $\hat p$ is estimated from counts in which old rollouts weigh less and less. *The formula
+alone; its constants are not printed.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""RL-ZVP: groups all alike are trained on, token by token, by their entropy."""
+r"""Learn from groups that are all alike.
+
+RL-ZVP (arXiv [2509.21880](https://arxiv.org/abs/2509.21880)). A group whose rewards are equal gets
+advantages from the entropy $H_t$ of each token, without a gradient through it:
+
+$$A_t = +\alpha H_t \;\text{ (all right)}, \qquad A_t = -\alpha\,\big(\max_k H_k - H_t\big)
+\;\text{ (all wrong)}.$$
+
+The token of a wrong response with the largest entropy therefore has the advantage zero. Mixed
+groups have GRPO's advantages. *Text.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""RLEP: right answers join every group of their problem."""
+r"""Right answers join every group.
+
+RLEP (arXiv [2507.07451](https://arxiv.org/abs/2507.07451)). Two right responses of an earlier run
+join the $n$ new rollouts of their problem. The mean and the deviation are those of the larger
+group,
+
+$$A = \frac{r - \mu_{n+2}}{\sigma_{n+2}},$$
+
+and the ratio of an old response starts at 1, because its log-probabilities are computed again.
+Without a file of old responses, those that the run itself has found are used. *Released code.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""SAPO: a smooth gate on the ratio in place of the clip, narrower for negative advantages."""
+r"""A smooth gate in place of the clip.
+
+SAPO (arXiv [2511.20347](https://arxiv.org/abs/2511.20347)). With $\tau = 1$ for positive
+advantages and 1.05 for the others, a token adds
+
+$$A\, \frac{4}{\tau}\, \text{sigmoid}\big(\tau (\rho - 1)\big),$$
+
+whose slope is $A$ where $\rho = 1$. On both sides of 1 the slope becomes smaller and smaller,
+where that of the usual clip falls to zero at once. *Code of TRL.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""SPEC-RL: the last response to a problem is a draft of the next, kept to its first refusal."""
+r"""The last response as a draft.
+
+SPEC-RL (arXiv [2509.23232](https://arxiv.org/abs/2509.23232)). The draft of a problem's first
+rollout is its first response at the last visit, that of the second rollout the second, and so on.
+Tokens of the draft are kept as long as
+
+$$u \le e^{b}\, \frac{\pi_\text{new}}{\pi_\text{old}}, \qquad b = .5,$$
+
+where $u$ is drawn from 0 to 1 for each token. From the first token on that fails, the rollout is
+sampled. Kept tokens are trained on. Here the last token of a draft is always sampled anew. The
+draft is read in a forward pass of its own, and the sampler reads the kept part once more; a
+serving engine would read it once. *Text, and notes on the released code.*
+"""
 
 from __future__ import annotations
 

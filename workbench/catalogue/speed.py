@@ -1,4 +1,15 @@
-"""SPEED-RL: a few rollouts for every problem, many more for the mixed ones; RLOO advantages."""
+"""Screen with a few, go on with the mixed.
+
+SPEED-RL (arXiv [2506.09016](https://arxiv.org/abs/2506.09016)). Every problem gets four rollouts.
+Only a problem with both outcomes among them gets twelve more, so a problem passes with probability
+
+$$1 - p^4 - (1 - p)^4.$$
+
+This pays where the model always fails at many problems, or always solves them. In a pool where all
+problems have the same success rate it is never cheaper than sampling whole groups and leaving out
+those that are all alike. In an advantage, the mean is that of the other rollouts of the group
+(leave-one-out). *Released code.*
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""VIP: the counts that minimise the summed variance of the problems' gradients."""
+r"""The least variance of gradients.
+
+VIP (arXiv [2602.01601](https://arxiv.org/abs/2602.01601)). If an advantage compares a rollout with
+the mean of the others of its group (leave-one-out), the variance of a problem's gradient is
+proportional to $p(1-p)/(n-1)$. The sum over problems is least when
+
+$$n_i = 1 + \sqrt{p_i\,(1 - p_i)\,/\,\lambda},$$
+
+where $\lambda$ is chosen such that the numbers add up to the budget. Success rates are predicted
+before the round. *Released code; its allocation differs from the text, and ours is that of the
+text.*
+"""
 
 from __future__ import annotations
 
