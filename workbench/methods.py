@@ -351,8 +351,9 @@ def entry(name: str) -> Entry:
     if name in MORE_PAPERS:
         importlib.import_module(f"workbench.catalogue.{name}")
     elif name not in _entries:
+        make = methods_of_packages()[name].load()
         # A package need not say more than which function it is.
-        _entries[name] = Entry(methods_of_packages()[name].load(), paper="", decides="")
+        _entries.setdefault(name, Entry(make, paper="", decides=""))
     return _entries[name]
 
 

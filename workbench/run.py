@@ -32,7 +32,7 @@ from workbench.records.health import History, TrainingWarning
 from workbench.records.locks import RecordLock
 from workbench.records.manifest import changes, made_again, made_on, manifest_text
 from workbench.records.trackers import Trackers
-from workbench.rollouts import NonFinite, Rollouts
+from workbench.rollouts import NonFinite
 from workbench.slots import NEEDS
 from workbench.training import Training
 from workbench.utils.descriptions import describe, differences
@@ -59,9 +59,118 @@ NOT_RECORDED = ("prompt", "response", "old_logprobs", "token_entropy", "answer")
 class _Open:
     """A run that this process works on: what is in memory, and the record that it writes."""
 
+    lab: Lab
+    seed: int
+    evaluate_every: int
+    checkpoint_every: int
+    trackers: Trackers
     training: Training
     writer: Writer
     checkpointed: int = 0  # the round of the checkpoint on disk
+
+    @property
+    def round(self) -> int:
+        """Rounds completed."""
+        return self.training.history.rounds
+
+    def restore(self, path: Path) -> None:
+        """Go back to the checkpoint, and drop the rounds that were recorded after it."""
+        training = self.training
+        checkpoint = self.writer.restore()
+        # A run that was killed before its first checkpoint starts from the beginning. It has at
+        # most `checkpoint_every` rounds; with more, the checkpoint has been lost.
+        if checkpoint is None and self.round > self.checkpoint_every:
+            raise ValueError(
+                f"{path}: {self.round} rounds and no checkpoint, so it cannot go on; name another "
+                "directory"
+            )
+        if checkpoint is not None:
+            tensors, state = checkpoint
+            try:
+                unpack(tensors, state, training.policy, training.optimizer, training.method)
+                training.old_weights.restore(tensors)
+            except ValueError as error:
+                advice = "pass those that the run began with"
+                raise ValueError(f"{path}: {error}; {advice}") from error
+            self.checkpointed = state["round"]
+        self.writer.truncate(self.checkpointed)
+        training.history = History(self.writer.rows)
+        if self.checkpointed == 0:
+            # The evaluation before round 1 may have been interrupted, so it is made again as well.
+            self.writer.truncate(-1)
+            self.evaluate(0)
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint, unless the one on disk is of this round."""
+        if self.checkpointed == self.round:
+            return
+        training = self.training
+        tensors, state = pack(
+            training.policy, training.optimizer, training.method, round=self.round
+        )
+        self.writer.checkpoint(tensors | training.old_weights.tensors(), state)
+        self.checkpointed = self.round
+
+    def step(self) -> dict[str, Any]:
+        """Train for one round and record it; returns its row."""
+        number = self.round + 1
+        try:
+            row, rollouts = self.training.round()
+        except NonFinite as error:
+            # What is in memory goes after an error, and with it everything that shows the cause, so
+            # the rollouts are written to the record first.
+            kept = self.writer.save_failure(number, error.rollouts)
+            message = f"round {number}: {error}; the rollouts that caused it are in {kept}"
+            raise NonFinite(message, error.rollouts) from None
+        columns = {name: value for name, value in rollouts.items() if name not in NOT_RECORDED}
+        self.writer.round(row, {**columns, "length": rollouts.lengths})
+        self.training.history.add(row)
+        self.trackers.log(row, number)
+        # The checkpoint comes last: a run that resumes from it never lacks its evaluation.
+        if self.evaluate_every and number % self.evaluate_every == 0:
+            self.evaluate(number)
+        if number % self.checkpoint_every == 0:
+            self.checkpoint()
+        return row
+
+    def evaluate(self, number: int) -> None:
+        """Score the held-out problems and record it, where the lab has any and the run wants it."""
+        if self.lab.held_out is None or not self.evaluate_every:
+            return
+        started = time.perf_counter()
+        # The seed holds neither method nor lab, so runs of one seed are evaluated with the same
+        # draws.
+        frame = evaluate(
+            self.training.policy,
+            self.lab.held_out,
+            self.lab.verifier,
+            self.lab.samples,
+            sampling=self.lab.sampling,
+            seed=derive(self.seed, "evaluate", number),
+        )
+        # All problems are answered in common batches, so that each gets an even share of the time.
+        seconds = (time.perf_counter() - started) / len(frame)
+        self.writer.evaluation(frame.assign(round=number, seconds=to_digits(seconds, 3)))
+        accuracy = float((frame.correct / frame.samples).mean())
+        self.trackers.log({"evaluation/accuracy": accuracy}, number)
+
+    def evaluate_last(self) -> None:
+        """Evaluate after the last round that was asked for, unless that was done already."""
+        if self._is_off_the_grid and self.round not in self.writer.evaluated:
+            self.evaluate(self.round)
+
+    def drop_last_evaluation(self) -> None:
+        """Remove the evaluation that was made only because an earlier call ended at this round.
+
+        The run then has the same evaluations as one that never stopped here.
+        """
+        if self._is_off_the_grid and self.round in self.writer.evaluated:
+            self.writer.forget_evaluation(self.round)
+
+    @property
+    def _is_off_the_grid(self) -> bool:
+        """Whether `evaluate_every` asks for evaluations, but for none after the latest round."""
+        return bool(self.evaluate_every) and self.round % self.evaluate_every != 0
 
 
 class Run:
@@ -214,7 +323,7 @@ class Run:
         are made again when the run goes on.
         """
         if self._work:
-            return self._work.training.history.rounds
+            return self._work.round
         return len(self.record.rounds) if (self.path / "manifest.json").exists() else 0
 
     def __repr__(self) -> str:
@@ -274,16 +383,16 @@ class Run:
             try:
                 work = self._open()
                 if self.round < n:
-                    self._drop_last_evaluation(work)
+                    work.drop_last_evaluation()
                 elif self.round == n:
                     # An interrupt may have come between the last round and its evaluation.
-                    self._evaluate_last(work)
+                    work.evaluate_last()
                 shown = Progress(self.configured_method.name, self.round, n, progress)
                 with shown:
                     while self.round < n:
-                        row = self._step(work)
+                        row = work.step()
                         if self.round == n:
-                            self._evaluate_last(work)
+                            work.evaluate_last()
                         shown.update(row)
                         _warn(row["warnings"], shown)
                         yield row
@@ -299,7 +408,7 @@ class Run:
                 # A forked process has a copy of the loop, and the record is not its own.
                 if os.getpid() == process:
                     if self._work is not None:
-                        self._checkpoint(self._work)
+                        self._work.checkpoint()
                     self.trackers.finish()
 
     # What is in memory, and the checkpoint on disk
@@ -316,7 +425,7 @@ class Run:
         self._work = self._begin()
         # The evaluation before the first round is logged by what comes next.
         self.trackers.start(self.record.manifest)
-        self._restore(self._work)
+        self._work.restore(self.path)
         return self._work
 
     def _begin(self) -> _Open:
@@ -359,117 +468,15 @@ class Run:
             history=History(writer.rows),
             old_weights=OldWeights(policy, self.lab.stress.lag),
         )
-        return _Open(training, writer)
-
-    def _restore(self, work: _Open) -> None:
-        """Go back to the checkpoint, and drop the rounds that were recorded after it."""
-        training = work.training
-        checkpoint = work.writer.restore()
-        recorded = training.history.rounds
-        # A run that was killed before its first checkpoint starts from the beginning. It has at
-        # most `checkpoint_every` rounds; with more, the checkpoint has been lost.
-        if checkpoint is None and recorded > self.checkpoint_every:
-            raise ValueError(
-                f"{self.path}: {recorded} rounds and no checkpoint, so it cannot go on; name "
-                "another directory"
-            )
-        if checkpoint is not None:
-            tensors, state = checkpoint
-            try:
-                unpack(tensors, state, training.policy, training.optimizer, training.method)
-                training.old_weights.restore(tensors)
-            except ValueError as error:
-                advice = "pass those that the run began with"
-                raise ValueError(f"{self.path}: {error}; {advice}") from error
-            work.checkpointed = state["round"]
-        work.writer.truncate(work.checkpointed)
-        training.history = History(work.writer.rows)
-        if work.checkpointed == 0:
-            # The evaluation before round 1 may have been interrupted, so it is made again as well.
-            work.writer.truncate(-1)
-            self._evaluate(work, 0)
-
-    def _checkpoint(self, work: _Open) -> None:
-        """Write a checkpoint, unless the one on disk is of this round."""
-        if work.checkpointed == self.round:
-            return
-        training = work.training
-        tensors, state = pack(
-            training.policy, training.optimizer, training.method, round=self.round
+        return _Open(
+            self.lab,
+            self.seed,
+            self.evaluate_every,
+            self.checkpoint_every,
+            self.trackers,
+            training,
+            writer,
         )
-        work.writer.checkpoint(tensors | training.old_weights.tensors(), state)
-        work.checkpointed = self.round
-
-    # One round
-
-    def _step(self, work: _Open) -> dict[str, Any]:
-        """Train for one round and record it; returns its row."""
-        number = self.round + 1
-        try:
-            row, rollouts = work.training.round()
-        except NonFinite as error:
-            # What is in memory goes after an error, and with it everything that shows the cause, so
-            # the rollouts are written to the record first.
-            kept = work.writer.save_failure(number, error.rollouts)
-            message = f"round {number}: {error}; the rollouts that caused it are in {kept}"
-            raise NonFinite(message, error.rollouts) from None
-        self._record(work, row, rollouts)
-        return row
-
-    # The record
-
-    def _record(self, work: _Open, row: dict[str, Any], rollouts: Rollouts) -> None:
-        number = row["round"]
-        columns = {name: value for name, value in rollouts.items() if name not in NOT_RECORDED}
-        work.writer.round(row, {**columns, "length": rollouts.lengths})
-        work.training.history.add(row)
-        self.trackers.log(row, number)
-        # The checkpoint comes last: a run that resumes from it never lacks its evaluation.
-        if self.evaluate_every and number % self.evaluate_every == 0:
-            self._evaluate(work, number)
-        if number % self.checkpoint_every == 0:
-            self._checkpoint(work)
-
-    # Evaluations
-
-    def _evaluate(self, work: _Open, number: int) -> None:
-        """Score the held-out problems and record it, where the lab has any and the run wants it."""
-        if self.lab.held_out is None or not self.evaluate_every:
-            return
-        started = time.perf_counter()
-        # The seed holds neither method nor lab, so runs of one seed are evaluated with the same
-        # draws.
-        frame = evaluate(
-            work.training.policy,
-            self.lab.held_out,
-            self.lab.verifier,
-            self.lab.samples,
-            sampling=self.lab.sampling,
-            seed=derive(self.seed, "evaluate", number),
-        )
-        # All problems are answered in common batches, so that each gets an even share of the time.
-        seconds = (time.perf_counter() - started) / len(frame)
-        work.writer.evaluation(frame.assign(round=number, seconds=to_digits(seconds, 3)))
-        accuracy = float((frame.correct / frame.samples).mean())
-        self.trackers.log({"evaluation/accuracy": accuracy}, number)
-
-    def _evaluate_last(self, work: _Open) -> None:
-        """Evaluate after the last round that was asked for, unless that was done already."""
-        if self._off_the_grid and self.round not in work.writer.evaluated:
-            self._evaluate(work, self.round)
-
-    def _drop_last_evaluation(self, work: _Open) -> None:
-        """Remove the evaluation that was made only because an earlier call ended at this round.
-
-        The run then has the same evaluations as one that never stopped here.
-        """
-        if self._off_the_grid and self.round in work.writer.evaluated:
-            work.writer.forget_evaluation(self.round)
-
-    @property
-    def _off_the_grid(self) -> bool:
-        """Whether `evaluate_every` asks for evaluations, but for none after the latest round."""
-        return bool(self.evaluate_every) and self.round % self.evaluate_every != 0
 
     # What the run is
 

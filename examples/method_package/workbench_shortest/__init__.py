@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.methods import Method
+from workbench.methods import Method, method
 from workbench.rules.allocators import Uniform
 from workbench.slots import PerProblem, Selection, Slot
 
@@ -42,6 +42,7 @@ class Shortest(Slot):
         return Selection(np.array(kept))
 
 
+@method(paper="an example", decides="selector")
 def shortest(n: int = 8, m: int = 4) -> Method:
     """The method: n rollouts a problem, of which the m shortest are trained on."""
     return Method("shortest", allocator=Uniform(n), selector=Shortest(m))
