@@ -11,7 +11,7 @@ from papers import cbs
 from papers.correlations import score_correlations
 from workbench.analysis.intervals import holm
 from workbench.analysis.runs import load_all
-from workbench.grpo import mini_batches
+from workbench.policies.batching import mini_batches
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rules.advantages import LeaveOneOut, group_normalized
 from workbench.rules.allocators import Uniform

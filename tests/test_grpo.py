@@ -8,10 +8,10 @@ import torch
 from conftest import Gradients, hand_made, tiny_policy
 from contract import LORA
 
-from workbench.grpo import NonFinite, grpo_step, mark, mini_batches
+from workbench.grpo import NonFinite, grpo_step, mark
 from workbench.objectives import Objective, policy_loss
 from workbench.policies import Sampling
-from workbench.policies.batching import micro_batches
+from workbench.policies.batching import micro_batches, mini_batches
 from workbench.problems import arithmetic
 from workbench.rollouts import Ragged
 from workbench.rules.advantages import group_normalized

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import workbench as wb
 from workbench.catalogue.rlep import Experience
-from workbench.grpo import grpo_step, mini_batches
+from workbench.grpo import grpo_step
 from workbench.objectives import policy_loss, token_weights
+from workbench.policies.batching import mini_batches
 from workbench.records.round_stats import round_stats
 from workbench.rollouts import Context, Rollouts
 from workbench.rules.allocators import DynamicSampling, Knapsack

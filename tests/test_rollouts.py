@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.rollouts import Context, Ragged, Rollouts, group_numbers
+from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.utils.groups import group_numbers
 from workbench.utils.seeding import derive, generator
 
 rows = st.lists(st.lists(st.integers(0, 99), max_size=5), min_size=1, max_size=6)

@@ -325,51 +325,6 @@ class Step:
         self.chosen = Ragged(chosen[mask].numpy(), rollouts.response.offsets)
 
 
-def mini_batches(
-    rollouts: Rollouts, parts: int, rng: np.random.Generator, size: int | None = None
-) -> list[np.ndarray]:
-    """Split a round's rows at random into the mini-batches of its optimizer steps.
-
-    Parameters
-    ----------
-    rollouts : Rollouts
-    parts : int
-        Number of mini-batches. Problems stay whole, and mini-batches have nearly equally many rows;
-        with fewer problems there are fewer mini-batches, and none without rollouts.
-    rng : numpy.random.Generator
-    size : int, optional
-        Fewest rows of a mini-batch, in place of `parts` and whatever their problems are. There are
-        as many mini-batches as have so many rows, and what is left over is spread among them: 10
-        rows with size 4 make two mini-batches of 5. Fewer rows than `size` make one mini-batch.
-
-    Returns
-    -------
-    list of int64 arrays of rows
-    """
-    if size is not None:
-        # Parts of nearly equal size, and no small remainder: its optimizer step would count as much
-        # as the others.
-        number = max(1, len(rollouts) // size)
-        sets = np.array_split(rng.permutation(len(rollouts)), number)
-        return [np.sort(rows) for rows in sets if len(rows)]
-    problems, problem_of_row = rollouts.problems()
-    parts = min(parts, len(problems))
-    if parts == 0:
-        return []
-    if parts == 1:
-        # The order within one mini-batch does not matter, and nothing is drawn.
-        return [np.arange(len(rollouts))]
-    # In a random order, a problem goes to the part that the middle of its rows falls into, so that
-    # parts have nearly equally many rows even where problems differ in rollouts.
-    order = rng.permutation(len(problems))
-    rows = np.bincount(problem_of_row)[order]
-    middle = np.cumsum(rows) - rows / 2
-    part_of_problem = np.empty(len(problems), dtype=np.int64)
-    part_of_problem[order] = middle * parts // len(rollouts)
-    sets = [np.flatnonzero(part_of_problem[problem_of_row] == part) for part in range(parts)]
-    return [rows for rows in sets if len(rows)]
-
-
 def mark(
     rollouts: Rollouts,
     rows: np.ndarray,

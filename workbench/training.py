@@ -20,10 +20,11 @@ import numpy as np
 import torch
 
 from workbench.checks import checked_plan, checked_problems
-from workbench.grpo import Step, StepStats, mark, mini_batches
+from workbench.grpo import Step, StepStats, mark
 from workbench.labs import Lab
 from workbench.methods import Method
 from workbench.policies import Plan, Policy
+from workbench.policies.batching import mini_batches
 from workbench.policies.rescoring import Rescoring
 from workbench.policies.stress import OldWeights, misjudgements
 from workbench.pools import Problem

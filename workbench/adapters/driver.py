@@ -32,10 +32,11 @@ from workbench.pools import Problem
 from workbench.records import checkpoints
 from workbench.records.files import unfinished
 from workbench.records.round_stats import round_stats
-from workbench.rollouts import Context, Ragged, Rollouts, place_within
+from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import FindMore, Round, Sample, play
 from workbench.rules import rewards
 from workbench.utils.descriptions import describe, differences
+from workbench.utils.groups import place_within
 from workbench.utils.names import GRADED
 
 logger = logging.getLogger(__name__)

@@ -23,12 +23,13 @@ import numpy as np
 
 from workbench.methods import Method, method
 from workbench.pools import Problem
-from workbench.rollouts import Context, Rollouts, group_numbers
+from workbench.rollouts import Context, Rollouts
 from workbench.rules.advantages import GroupNormalized
 from workbench.rules.allocators import GroupSize, Requests, Uniform
 from workbench.rules.selectors import first_of_each_group
 from workbench.slots import More, PerProblem, Selection, Slot
 from workbench.utils.bounds import choice
+from workbench.utils.groups import group_numbers
 from workbench.utils.validation import number
 
 

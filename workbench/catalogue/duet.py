@@ -34,11 +34,12 @@ import numpy as np
 from workbench.methods import Method, method
 from workbench.policies import END, GO_ON, STOP, Growing, Plan
 from workbench.pools import Problem
-from workbench.rollouts import Context, Rollouts, sample_variances
+from workbench.rollouts import Context, Rollouts
 from workbench.rules.allocators import GroupSize, Requests
 from workbench.rules.courses import draws_of, leave_one
 from workbench.slots import PerProblem, Selection, Slot, state_field
 from workbench.utils.bounds import Count, CountOrZero, Interval, Positive, Share, ShareAboveZero
+from workbench.utils.groups import sample_variances
 from workbench.utils.names import STOPPED
 from workbench.utils.validation import instance_of, number, whole_number
 from workbench.verifiers.boxes import last_box

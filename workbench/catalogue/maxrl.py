@@ -22,7 +22,6 @@ import numpy as np
 
 from workbench.methods import Method, method
 from workbench.objectives import Objective
-from workbench.rollouts import grouped_rewards
 from workbench.rules.advantages import (
     OfFunction,
     binary_outcomes,
@@ -31,6 +30,7 @@ from workbench.rules.advantages import (
     group_normalized,
 )
 from workbench.rules.allocators import Uniform
+from workbench.utils.groups import grouped_rewards
 from workbench.utils.validation import one_of
 
 

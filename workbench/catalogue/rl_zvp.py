@@ -17,11 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.methods import Method, method
-from workbench.rollouts import Context, Ragged, Rollouts, grouped_rewards, is_mixed
+from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rules.advantages import group_normalized
 from workbench.rules.allocators import Uniform
 from workbench.slots import Slot
 from workbench.utils.bounds import Positive
+from workbench.utils.groups import grouped_rewards, is_mixed
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 from workbench.policies import END, GO_ON, STOP, Growing, Plan, Sampling
 from workbench.pools import Problem
-from workbench.rollouts import Ragged, place_within
+from workbench.rollouts import Ragged
+from workbench.utils.groups import place_within
 from workbench.utils.seeding import derive, generator
 from workbench.utils.validation import counts as whole_counts
 from workbench.utils.validation import whole_number

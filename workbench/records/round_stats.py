@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from workbench.grpo import StepStats
-from workbench.rollouts import Rollouts, keys
+from workbench.rollouts import Rollouts
+from workbench.utils.groups import keys
 from workbench.utils.names import STOPPED
 from workbench.verifiers import STATUSES
 

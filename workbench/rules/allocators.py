@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from workbench.pools import Problem
-from workbench.rollouts import Context, Rollouts, group_numbers
+from workbench.rollouts import Context, Rollouts
 from workbench.rules import budgets
 from workbench.rules.budgets import expected_rollouts as expected_rollouts
 from workbench.rules.budgets import info_gain as info_gain
@@ -46,6 +46,7 @@ from workbench.utils.bounds import (
     at_least,
 )
 from workbench.utils.descriptions import compose
+from workbench.utils.groups import group_numbers
 from workbench.utils.names import of_catalogue
 from workbench.utils.validation import instance_of, whole_number
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.rollouts import Context, Rollouts, group_numbers, place_within
+from workbench.rollouts import Context, Rollouts
 from workbench.slots import PerProblem, Selection, Slot, state_field
 from workbench.utils.bounds import (
     Count,
@@ -30,6 +30,7 @@ from workbench.utils.bounds import (
     at_least,
     choice,
 )
+from workbench.utils.groups import group_numbers, place_within
 from workbench.utils.seeding import generator
 from workbench.utils.validation import number, one_of
 

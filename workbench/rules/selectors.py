@@ -15,13 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.rollouts import (
-    Context,
-    Rollouts,
-    group_numbers,
-    grouped_rewards,
-    place_within,
-)
+from workbench.rollouts import Context, Rollouts
 from workbench.rules.scheduler import Scheduler as Scheduler
 from workbench.slots import Baseline, PerProblem, Selection, Slot
 from workbench.utils.bounds import (
@@ -30,6 +24,7 @@ from workbench.utils.bounds import (
     Flag,
     ShareAboveZero,
 )
+from workbench.utils.groups import group_numbers, grouped_rewards, place_within
 from workbench.utils.names import STOPPED, of_catalogue
 from workbench.utils.seeding import derive
 from workbench.utils.validation import (

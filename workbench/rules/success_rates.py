@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from workbench.pools import Problem
-from workbench.rollouts import Context, Rollouts, place_within, sample_variances
+from workbench.rollouts import Context, Rollouts
 from workbench.slots import Slot, state_field
 from workbench.utils.bounds import Count, Positive, PositiveOrZero, Share, choice
+from workbench.utils.groups import place_within, sample_variances
 from workbench.utils.names import of_catalogue
 from workbench.utils.seeding import generator
 

@@ -23,11 +23,12 @@ from workbench.methods import LEARNING_SLOTS, Method
 from workbench.policies import Growing, Plan, Sampling
 from workbench.pools import Pool, Problem
 from workbench.records import checkpoints
-from workbench.rollouts import Context, Ragged, Rollouts, place_within
+from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import collect
 from workbench.rules import rewards
 from workbench.slots import PerProblem, Slot
 from workbench.utils.descriptions import compose, describe
+from workbench.utils.groups import place_within
 from workbench.utils.seeding import generator
 
 ROUNDS = 6
