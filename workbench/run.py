@@ -422,61 +422,11 @@ class Run:
         if self._work is not None and not self.lock.taken_over:
             self.trackers.start(self.record.manifest)
             return self._work
-        self._work = self._begin()
+        self._work = _begin(self)
         # The evaluation before the first round is logged by what comes next.
         self.trackers.start(self.record.manifest)
         self._work.restore(self.path)
         return self._work
-
-    def _begin(self) -> _Open:
-        """Open the record, and make model, optimizer and method as they are before round 1."""
-        method = self.configured_method.clone()
-        policy = self.lab.policy()
-        # All of them now: a prompt that the model cannot read would end the run when it is drawn.
-        for pool in (self.lab.problems, self.lab.held_out):
-            if isinstance(pool, Pool):
-                policy.check_prompts(pool)
-        manifest = {
-            "format": FORMAT,
-            **self.configuration(),
-            "held_out": len(self.lab.held_out or ()),
-            **made_on(policy.device),
-        }
-        # Where the directory holds a record already, that one is opened, and the manifest above is
-        # not written. The two tell what has changed on this machine, such as versions of packages.
-        writer = Writer(self.path, manifest, self.lock)
-        changed = changes(manifest, self.record.manifest)
-        if changed:
-            warnings.warn(
-                f"{self.path}: goes on under other conditions (now, then): "
-                f"{'; '.join(changed[:3])}; its rounds may differ from those of an uninterrupted "
-                "run",
-                RecordWarning,
-                stacklevel=4,
-            )
-        training = Training(
-            lab=self.lab,
-            seed=self.seed,
-            problems_per_round=self.problems_per_round,
-            mini_batches=self.mini_batches,
-            learning_rate=self.learning_rate,
-            method=method,
-            policy=policy,
-            # Taken before any step, so that the reference is the policy at its initial weights.
-            reference=policy.frozen() if method.objective.kl > 0 else None,
-            optimizer=self.lab.make_optimizer(policy.parameters(), self.learning_rate),
-            history=History(writer.rows),
-            old_weights=OldWeights(policy, self.lab.stress.lag),
-        )
-        return _Open(
-            self.lab,
-            self.seed,
-            self.evaluate_every,
-            self.checkpoint_every,
-            self.trackers,
-            training,
-            writer,
-        )
 
     # What the run is
 
@@ -510,6 +460,57 @@ class Run:
                 f"out={str(path)!r} holds another run (asked for, recorded): "
                 f"{'; '.join(different[:3])}; name another directory"
             )
+
+
+def _begin(run: Run) -> _Open:
+    """Open the record, and make model, optimizer and method as they are before round 1."""
+    method = run.configured_method.clone()
+    policy = run.lab.policy()
+    # All of them now: a prompt that the model cannot read would end the run when it is drawn.
+    for pool in (run.lab.problems, run.lab.held_out):
+        if isinstance(pool, Pool):
+            policy.check_prompts(pool)
+    manifest = {
+        "format": FORMAT,
+        **run.configuration(),
+        "held_out": len(run.lab.held_out or ()),
+        **made_on(policy.device),
+    }
+    # Where the directory holds a record already, that one is opened, and the manifest above is
+    # not written. The two tell what has changed on this machine, such as versions of packages.
+    writer = Writer(run.path, manifest, run.lock)
+    changed = changes(manifest, run.record.manifest)
+    if changed:
+        warnings.warn(
+            f"{run.path}: goes on under other conditions (now, then): "
+            f"{'; '.join(changed[:3])}; its rounds may differ from those of an uninterrupted "
+            "run",
+            RecordWarning,
+            stacklevel=4,
+        )
+    training = Training(
+        lab=run.lab,
+        seed=run.seed,
+        problems_per_round=run.problems_per_round,
+        mini_batches=run.mini_batches,
+        learning_rate=run.learning_rate,
+        method=method,
+        policy=policy,
+        # Taken before any step, so that the reference is the policy at its initial weights.
+        reference=policy.frozen() if method.objective.kl > 0 else None,
+        optimizer=run.lab.make_optimizer(policy.parameters(), run.learning_rate),
+        history=History(writer.rows),
+        old_weights=OldWeights(policy, run.lab.stress.lag),
+    )
+    return _Open(
+        run.lab,
+        run.seed,
+        run.evaluate_every,
+        run.checkpoint_every,
+        run.trackers,
+        training,
+        writer,
+    )
 
 
 def _close(loop: weakref.ref[Generator]) -> None:
