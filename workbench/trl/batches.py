@@ -162,7 +162,7 @@ class BatchingTrainer(SamplingTrainer):
 
         Losses that divide by the micro-batch's rows are to divide by the round's chosen ones.
         """
-        if self.loss_type not in ROW_MEANS:
+        if not rows or self.loss_type not in ROW_MEANS:
             return 1.0
         # TRL divides the loss of each part by the part's own rows, and averages over all parts.
         # This factor makes that a division by all chosen rows.
