@@ -49,7 +49,7 @@ class Says:
         (lambda n: None, r"Says\.score returned None; Scores\(reward, status\) is needed"),
         (
             lambda n: json.loads("{"),
-            r"Says\.score raised JSONDecodeError \(Expecting property name.* for '",
+            r"Says\.score raised this for the response '",
         ),
     ],
 )
@@ -65,8 +65,10 @@ class Judges(wb.verifiers.Verifier):
     """A verifier that judges as it is told to."""
 
     def __init__(self, judge):
-        super().__init__()
-        self.judge = judge
+        self.answer = judge
+
+    def judge(self, responses, answers):
+        return self.answer(responses, answers)
 
 
 def test_lists_are_scores_too_and_what_a_judge_returns_is_checked():
