@@ -17,6 +17,7 @@ import pytest
 from attacks import ATTACKS
 from programs import (
     AS_USER,
+    BWRAP,
     ROOT,
     as_user,
     asserts,
@@ -79,6 +80,26 @@ def free(kind: str, names: list[str], target: dict) -> set[str]:
 @sandboxed
 def test_every_attack_is_held(kind, target):
     assert free(kind, list(ATTACKS), target) == set()
+
+
+NEEDS_THE_LIST = {
+    "writing, changing and deleting files: files in memory",
+    "the network: the machine around this one",
+    "the network: the kernel's tables",
+    "privileges and the kernel: keys",
+    "privileges and the kernel: io_uring",
+    "resources that last: shared memory of System V",
+    "resources that last: a queue of messages",
+    "resources that last: namespaces",
+}
+
+
+@pytest.mark.parametrize("kind", [BWRAP])
+def test_without_the_list_of_refused_calls_namespaces_hold_all_but_a_few(kind, target, monkeypatch):
+    monkeypatch.setattr("workbench.verifiers.sandbox.REFUSED", ())
+    succeed = free(kind, list(ATTACKS), target)
+    assert "resources that last: shared memory of System V" in succeed
+    assert succeed <= NEEDS_THE_LIST
 
 
 def test_without_a_sandbox_such_attacks_succeed(target):
