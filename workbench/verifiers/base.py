@@ -123,20 +123,13 @@ def _recordable(scores: Any, name: str, size: int) -> Scores:
     reward = np.asarray(scores.reward)
     status = np.asarray(scores.status)
     # The table of rollouts would convert texts such as "1", and could not say whose they are.
-    if reward.dtype.kind not in "biuf":
+    is_number = reward.dtype.kind in "biuf"
+    is_known = set(status.flat) <= {*STATUSES, GRADED}
+    if not (is_number and is_known and reward.shape == status.shape == (size,)):
         raise ValueError(
-            f"verifier: {name} returned the rewards {shown(reward.tolist())}; numbers are needed"
-        )
-    for column, values in (("reward", reward), ("status", status)):
-        if values.shape != (size,):
-            raise ValueError(
-                f"verifier: {name} returned a {column} of shape {values.shape} for {size} responses"
-            )
-    unknown = set(map(str, status.tolist())) - {*STATUSES, GRADED}
-    if unknown:
-        raise ValueError(
-            f"verifier: {name} returned the status {min(unknown)!r}; there are "
-            f"{', '.join(STATUSES)}"
+            f"verifier: {name} returned the rewards {shown(reward.tolist())} and the statuses "
+            f"{shown(status.tolist())} for {size} responses; a number and one of "
+            f"{', '.join(STATUSES)} are needed for each"
         )
     return Scores(reward.astype(np.float64), status)
 
