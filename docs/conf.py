@@ -72,8 +72,8 @@ INTERNAL = (
     "trl.",
     "utils.",
     "verifiers.inside",
+    "verifiers.inside.",
     "verifiers.pool",
-    "verifiers.seccomp",
     "verl.",
 )
 # Packages whose page would only repeat the pages of their modules.

@@ -30,26 +30,19 @@ class Says:
     [
         (np.zeros, r"Says\.score returned array\(.*Scores\(reward, status\) is needed"),
         (lambda n: [1.0] * n, r"Says\.score returned \[1\.0, .*Scores\(reward, status\) is needed"),
-        (
-            lambda n: Scores.of(["ok"] * (n - 1)),
-            r"Says\.score returned a reward of shape \(7,\) for 8",
-        ),
+        (lambda n: Scores.of(["ok"] * (n - 1)), r"Says\.score returned the rewards .* for 8"),
         (
             lambda n: Scores(np.full(n, 0.5), np.full(n, "right")),
-            "Says.score returned the status 'right'; there are ok, wrong, unparsed",
-        ),
-        (
-            lambda n: Scores(np.full(n, "x"), np.full(n, "ok")),
-            r"Says\.score returned the rewards \[.*'x'.*; numbers are needed",
+            r"Says\.score returned .* statuses \[.*'right'",
         ),
         (
             lambda n: Scores(np.full(n, "1"), np.full(n, "ok")),
-            r"Says\.score returned the rewards \[.*'1'.*; numbers are needed",
+            r"Says\.score returned the rewards \[.*'1'.*; a number",
         ),
         (lambda n: None, r"Says\.score returned None; Scores\(reward, status\) is needed"),
         (
             lambda n: json.loads("{"),
-            r"Says\.score raised JSONDecodeError \(Expecting property name.* for '",
+            r"Says\.score raised this for the response '",
         ),
     ],
 )
@@ -65,8 +58,10 @@ class Judges(wb.verifiers.Verifier):
     """A verifier that judges as it is told to."""
 
     def __init__(self, judge):
-        super().__init__()
-        self.judge = judge
+        self.answer = judge
+
+    def judge(self, responses, answers):
+        return self.answer(responses, answers)
 
 
 def test_lists_are_scores_too_and_what_a_judge_returns_is_checked():
