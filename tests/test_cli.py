@@ -32,6 +32,8 @@ from workbench.records import pack
 from workbench.utils.names import LABS, MORE_PAPERS, PAPERS, SLOTS
 from workbench.verifiers.pool import Pool
 
+pytestmark = pytest.mark.slow
+
 SEEDS = str(shipped("runs/tiny-grpo"))
 CBS = str(shipped("runs/cbs"))
 # The lab of a test that only needs some lab.

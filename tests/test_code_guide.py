@@ -28,7 +28,7 @@ PROGRAMS = ("def double(x):\n    return x + x", "def square(x):\n    return x * 
 CONTEXT = 512  # tokens, each of one character
 STEPS = 300
 
-pytestmark = pytest.mark.filterwarnings("ignore:sandbox='weak'")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:sandbox='weak'")]
 
 
 def blocks(language):

@@ -37,7 +37,7 @@ from programs import (
 from workbench.verifiers import seccomp
 from workbench.verifiers.sandbox import INSIDE, has_landlock
 
-pytestmark = pytest.mark.filterwarnings("ignore:sandbox='weak'")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:sandbox='weak'")]
 
 # A program says `held` when its attempt was refused.
 ATTEMPT = """

@@ -59,8 +59,7 @@ PRICES = pd.DataFrame(
     }
 )
 BREAK_EVEN = pd.DataFrame(
-    {"price": [1.0], "low": [0.7], "high": [1.5], "cheaper_below": [True], "n": [5]},
-    index=["pods"],
+    {"price": [1.0], "low": [0.7], "high": [1.5], "cheaper_below": [True], "n": [5]}, index=["pods"]
 )
 RESOLVED = pd.DataFrame({"half_width": [9.0, 5.0], "at_80": [12.0, 7.0]}, index=[3, 8])
 

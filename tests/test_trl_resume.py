@@ -13,6 +13,8 @@ from workbench.allocators import DynamicSampling, Knapsack
 from workbench.replay import Buffer, CorrectResponses
 from workbench.selectors import Scheduler
 
+pytestmark = pytest.mark.slow
+
 # Methods with memory in every slot that may have one.
 REMEMBERING = {
     "known": methods.Method(
