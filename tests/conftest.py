@@ -72,7 +72,7 @@ def pytest_configure(config):
         os.chmod(folder, 0o755)  # a sandbox may run as another user
         os.environ["TMPDIR"] = folder
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    if config.pluginmanager.hasplugin("nbval"):
+    if config.getoption("nbval", default=False):
         import nbval.plugin
         from forked_kernel import ForkedKernel
 
@@ -225,7 +225,7 @@ class Gradients:
 # Processes that a test starts, to kill them or to take something from them
 
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload([*PRELOAD, "ipykernel.kernelapp", "matplotlib.pyplot"])
+SERVER.set_forkserver_preload(list(PRELOAD))
 
 
 class Started(NamedTuple):

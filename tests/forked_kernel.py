@@ -12,7 +12,10 @@ from jupyter_client import BlockingKernelClient
 from jupyter_client.connect import write_connection_file
 from nbval.kernel import RunningKernel
 
+from workbench.trials.engine import PRELOAD
 from workbench.utils.processes import die_with_parent
+
+SERVER.set_forkserver_preload([*PRELOAD, "ipykernel.kernelapp", "matplotlib.pyplot"])
 
 
 class ForkedKernel(RunningKernel):
