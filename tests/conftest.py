@@ -150,7 +150,9 @@ def at_small_scale(monkeypatch):
     monkeypatch.setitem(wb.labs.tiny.__kwdefaults__, "samples", 1)
     monkeypatch.setitem(wb.Run.__init__.__kwdefaults__, "problems_per_round", 8)
     rounds = wb.Run.rounds
-    monkeypatch.setattr(wb.Run, "rounds", lambda run, n, **rest: rounds(run, min(n, 4), **rest))
+    monkeypatch.setattr(
+        wb.Run, "rounds", lambda run, n, **rest: rounds(run, n if n < 10 else 2, **rest)
+    )
     make = wb.labs.transformers
 
     def transformers(model, problems, held_out, **options):
