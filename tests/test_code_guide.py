@@ -28,6 +28,8 @@ PROGRAMS = ("def double(x):\n    return x + x", "def square(x):\n    return x * 
 CONTEXT = 512  # tokens, each of one character
 STEPS = 300
 
+pytestmark = pytest.mark.slow
+
 
 def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)

@@ -29,6 +29,8 @@ from programs import (
     with_and_without,
 )
 
+pytestmark = pytest.mark.slow
+
 # A program says `held` when its attempt was refused.
 ATTEMPT = """
 try:

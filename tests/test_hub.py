@@ -28,6 +28,8 @@ from workbench.datasets.readers import MOST_TESTS, boxed_answer  # noqa: E402
 from workbench.records.tables import write_table  # noqa: E402
 from workbench.verifiers import Choice, Code, Math  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = Path(__file__).parent / "data" / "hub"
 SPLIT = {name: next(iter(entry.splits)) for name, entry in hub.DATA_SETS.items()}
 SPLIT["code-contests"] = "test"
@@ -604,25 +606,13 @@ def test_missing_columns(caches):
         (lambda: wb_problems.hub("gsm8k", "valid"), "split='valid'"),
         (lambda: wb_problems.hub("gsm8k", n=0), "n=0"),
         (lambda: sample("gsm8k", n=21), "n=21"),
-        (
-            lambda: wb_problems.hub("gsm8k", template="question"),
-            r"template='question'",
-        ),
-        (
-            lambda: wb_problems.hub("gsm8k", levels=(3,)),
-            "levels=.*gsm8k have no levels; those of math, math-500, apps, taco have",
-        ),
+        (lambda: wb_problems.hub("gsm8k", template="question"), "template="),
+        (lambda: wb_problems.hub("gsm8k", levels=(3,)), "levels="),
         (lambda: wb_problems.hub("math", levels=(6,)), r"levels=\(6,\)"),
         (lambda: wb_problems.hub("math", levels=3), r"levels=3"),
         (lambda: sample("math", levels=()), "math train has 0 problems"),
-        (
-            lambda: wb_problems.hub("gsm8k", revision="a b"),
-            "revision='a b'",
-        ),
-        (
-            lambda: wb_problems.hub("gsm8k", path="data.xml"),
-            "path='data.xml'",
-        ),
+        (lambda: wb_problems.hub("gsm8k", revision="a b"), "revision="),
+        (lambda: wb_problems.hub("gsm8k", path="data.xml"), "path="),
     ],
 )
 def test_bad_arguments(call, message):

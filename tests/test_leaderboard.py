@@ -284,8 +284,7 @@ def test_the_leaderboard_is_a_trial_of_the_arms_of_the_grid_each_tuned_alike(tmp
 
 
 @pytest.mark.parametrize(
-    "rounds, sampled, lacks",
-    [(5, 10, True), (5, 20, False), (5, 21, False), (50, 1, False)],
+    "rounds, sampled, lacks", [(5, 10, True), (5, 20, False), (5, 21, False), (50, 1, False)]
 )
 def test_a_run_goes_on_until_it_has_its_rollouts_or_ten_times_its_rounds(rounds, sampled, lacks):
     counts = [0] * (rounds - 1) + [sampled]

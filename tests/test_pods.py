@@ -17,6 +17,8 @@ from workbench.analysis.courses import read
 from workbench.analysis.runs import load_all
 from workbench.labs import shipped
 
+pytestmark = pytest.mark.slow
+
 GRPO, PODS, RANDOM, MAX_REWARD = pods.ARMS.values()
 SEEDS = (0, 1, 2)
 

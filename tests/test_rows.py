@@ -251,11 +251,7 @@ def test_a_field_of_a_csv_file_may_be_long(tmp_path):
         ("bad.json", '{"prompt": "1+1=", "answer": "2"}', "bad.json"),
         ("bad.txt", "1+1=2", "path=.*bad.txt"),
         ("bad.csv", "prompt;answer\n1+1=;2\n", "row 0 has no column 'prompt'.*commas.*';'"),
-        (
-            "bad.csv",
-            "prompt\tanswer\n1+1=\t2\n",
-            r"no column 'prompt'.*'prompt\\tanswer'.*commas",
-        ),
+        ("bad.csv", "prompt\tanswer\n1+1=\t2\n", r"no column 'prompt'.*'prompt\\tanswer'.*commas"),
         ("bad.csv", "prompt,answer\n1+1=\xa0?,2\n", r"path=.*bad\.csv.*UTF-8"),
         ("bad.csv", "prompt,answer\nwhich, B or C,A\n", "line 2 has more fields"),
         ("bad.csv", 'prompt,answer\n1+1=,"2\n2+2=,4\n', "bad.csv.*end of data"),

@@ -36,6 +36,8 @@ from workbench.utils.descriptions import describe
 from workbench.utils.names import MORE_PAPERS
 from workbench.verifiers import Math
 
+pytestmark = pytest.mark.slow
+
 SMALL = dict(problems_per_round=2, evaluate_every=1, checkpoint_every=2)
 SECONDS = 1.0  # of this process's time, so that a busy machine is no failure
 PATIENCE = 60  # seconds on the clock, for what waits and computes nothing

@@ -29,6 +29,8 @@ from workbench.trials import grids, sweep
 from workbench.trials.cases import Case, execute, prepare, printed_results
 from workbench.trials.engine import Processes
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 GRIDS = sorted((ROOT / "data" / "grids").glob("*.yaml"))
 linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")

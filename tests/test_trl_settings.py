@@ -231,10 +231,7 @@ def test_what_cannot_be_carried_is_named_before_a_model_is_loaded(tmp_path):
     # A name is enough, also that of a method which another package brings.
     refused(tmp_path, "pods", "^num_generations=4: the method 'pods'", num_generations=4)
     refused(
-        tmp_path,
-        grpo,
-        "^rows_at_once=0: a whole number of at least 1",
-        options={"rows_at_once": 0},
+        tmp_path, grpo, "^rows_at_once=0: a whole number of at least 1", options={"rows_at_once": 0}
     )
     match = "^multi_objective_aggregation='normalize_then_sum': a method reads the weighted sum"
     refused(tmp_path, grpo, match, multi_objective_aggregation="normalize_then_sum")
