@@ -66,7 +66,8 @@ class Record:
         self._known: Directory | Packed | None = None
         self._stamps: dict[Path, tuple[int, int, int] | None] = {}
         self._frames: dict[str, pd.DataFrame] = {}
-        self._report(self._source().problems)
+        _, problems = self._look_twice(lambda: (None, list(self._source().problems)))
+        self._report(problems)
 
     def __repr__(self) -> str:
         rounds = len(self.rounds)
@@ -149,7 +150,8 @@ class Record:
             return pd.DataFrame(columns=names)
         table = table.drop_columns("part")
         # A column that none of these rounds has is there when others have it.
-        there = [name for name in table.column_names if table[name].null_count < len(table)]
+        full = [name for name in table.column_names if table[name].null_count < len(table)]
+        there = full if names is None else [name for name in names if name in full]
         absent = [name for name in names or () if name not in there]
         if absent:
             raise ValueError(f"columns={names}: no rollouts have {', '.join(map(repr, absent))}")
