@@ -600,7 +600,7 @@ def test_nothing_is_written_through_links_out_of_the_directory(name, tmp_path):
         lambda: RecordLock(record).__enter__(),
         lambda: wb.records.pack(record),
     ):
-        with pytest.raises(RecordError, match=f"{part}: it is a symbolic link"):
+        with pytest.raises(RecordError, match=f"{part}: .*is a symbolic link"):
             job()
     assert snapshot(elsewhere) == before
 

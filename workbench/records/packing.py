@@ -160,10 +160,8 @@ def _source(path: Path) -> Directory | Packed:
             f"asked for; make the others, or end it by Run.resume(path).rounds({made})"
         )
     # A killed packing may leave a run in both places, but never two runs of one name.
-    if packed is not None and {**packed.manifest, "thinned": None} != {
-        **source.manifest,
-        "thinned": None,
-    }:
+    unthinned = {"thinned": None}
+    if packed is not None and packed.manifest | unthinned != source.manifest | unthinned:
         raise RecordError(
             f"{path}: another run of this name is on the shelf in {packed.shelf.folder}; move one "
             "of them"
@@ -248,39 +246,32 @@ def _remove_what_is_packed(root: Path, names: Iterable[str]) -> None:
     for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
         if not (folder.is_relative_to(top) and folder.is_dir()):
             continue
+        # What makes the folder a record or a shelf goes first. Without it the runs are read from
+        # the new shelf, and a later packing removes whatever is left.
+        first = [folder / files.MANIFEST] if folder in runs else []
+        first += [folder / files.SHELF] if folder != top else []
+        for path in first:
+            path.unlink(missing_ok=True)
+        sync(folder)
         if folder in runs:
-            _remove_directory(folder)
-        if folder != top:
-            _remove_first(folder / files.SHELF)
-            (folder / files.LOCK).unlink(missing_ok=True)
+            _remove_files_of_run(folder)
         shelf = shelf_at(folder)
         named = {table["file"] for table in shelf.tables.values()} if shelf else set()
         for path in folder.iterdir():
-            name = path.name.removesuffix(files.WRITING)
-            if TABLE_NAME.fullmatch(name) and path.name not in named:
-                path.unlink()
+            if TABLE_NAME.fullmatch(path.name.removesuffix(files.WRITING)):
+                if path.name not in named:
+                    path.unlink()
         if folder != top:
+            (folder / files.LOCK).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # it holds somebody else's files
                 folder.rmdir()
 
 
-def _remove_directory(place: Path) -> None:
-    """Remove the files that a run wrote into its directory, except rollouts that stopped it."""
-    _remove_first(place / files.MANIFEST)
+def _remove_files_of_run(place: Path) -> None:
+    """Remove what a run wrote into its directory, except rollouts that stopped it."""
     for folder in (files.ROLLOUTS, files.CHECKPOINTS, "."):
         for path in files.own_files(place, folder):
             if path.is_file() and path.name != files.LOCK and not path.name.startswith("failed-"):
                 path.unlink()
-        if folder != ".":
-            with contextlib.suppress(OSError):  # there is none, or it holds somebody else's files
-                (place / folder).rmdir()
-
-
-def _remove_first(path: Path) -> None:
-    """Remove the file that makes a folder a record or a shelf.
-
-    Without it the runs are read from the new shelf, and a later packing removes whatever is left.
-    """
-    if path.exists():
-        path.unlink()
-        sync(path.parent)
+        with contextlib.suppress(OSError):  # there is none, or it holds somebody else's files
+            (place / folder).rmdir()
