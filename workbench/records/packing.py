@@ -273,5 +273,6 @@ def _remove_files_of_run(place: Path) -> None:
         for path in files.own_files(place, folder):
             if path.is_file() and path.name != files.LOCK and not path.name.startswith("failed-"):
                 path.unlink()
-        with contextlib.suppress(OSError):  # there is none, or it holds somebody else's files
-            (place / folder).rmdir()
+        if folder != ".":
+            with contextlib.suppress(OSError):  # there is none, or it holds somebody else's files
+                (place / folder).rmdir()
