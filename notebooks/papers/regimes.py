@@ -27,7 +27,7 @@ from workbench import labs, methods
 from workbench.advantages import Posterior
 from workbench.labs import Lab
 from workbench.methods import Method
-from workbench.records.shelf import pack
+from workbench.records import pack
 from workbench.rewards import Boxed, Correct
 from workbench.selectors import All
 from workbench.trials.trial import Trial

@@ -26,7 +26,7 @@ import pandas as pd
 from papers.regimes import recorded_table, shelve, shelve_runs
 from workbench import labs, methods
 from workbench.methods import Method
-from workbench.records.shelf import pack
+from workbench.records import pack
 from workbench.stress import Stress
 from workbench.trials import engine
 from workbench.trials.arms import LOGS, Arm, carried_lab
