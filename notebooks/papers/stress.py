@@ -27,7 +27,7 @@ from papers.regimes import recorded_table, shelve, shelve_runs
 from workbench import labs, methods
 from workbench.methods import Method
 from workbench.policies.stress import Stress
-from workbench.records.shelf import pack
+from workbench.records import pack
 from workbench.trials import engine
 from workbench.trials.arms import LOGS, Arm, carried_lab
 from workbench.trials.cases import Case

@@ -70,10 +70,10 @@ def show(
 
 
 def pack(folder: Annotated[str, Argument(metavar="FOLDER")]) -> None:
-    """Put all finished runs in FOLDER into four files.
+    """Put all runs in FOLDER into four files.
 
     They are read as before, by the same paths, but they cannot go on: checkpoints are removed.
-    Everything is read back and compared before the directories of the runs are removed.
+    Where a run is not finished or not whole, it is named and nothing is changed.
 
     \b
     Examples:

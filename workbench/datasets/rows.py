@@ -172,11 +172,10 @@ def _read(path: Any) -> Iterator[Any]:
         raise ValueError(f"path={str(path)!r}: a file ending in {', '.join(KINDS)} is needed")
     check_size(path)
     if path.suffix == ".parquet":
-        from workbench.records.tables import parquet_file, read_rows
+        import pyarrow.parquet
 
         try:
-            with parquet_file(path) as file:
-                table = read_rows(file)
+            table = pyarrow.parquet.ParquetFile(path).read()
         except ValueError as error:
             raise ValueError(f"path={str(path)!r}: {cause_of(error)}") from None
         for batch in table.to_batches(1000):
