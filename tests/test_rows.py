@@ -5,17 +5,14 @@ import os
 from dataclasses import replace
 
 import pandas as pd
-import pyarrow as pa
 import pytest
 from conftest import go, small_lab
 
 import workbench as wb
 from workbench import config
-from workbench.datasets import rows as own_rows
 from workbench.datasets.readers import COMPARISON
 from workbench.labs import shipped
 from workbench.problems import Pool, Problem, Stream, from_file, from_rows
-from workbench.records.tables import write_table
 from workbench.verifiers import Choice, Scores
 
 ROWS = [{"prompt": "1+1=", "answer": "2"}, {"prompt": "2+2=", "answer": 4}]
@@ -44,27 +41,12 @@ def test_ids_depend_on_the_prompt_alone():
     assert len(set(forward.values())) == 2
 
 
-@pytest.mark.parametrize("kind", ["parquet", "texts parquet", "jsonl", "csv", "json", "bytes"])
-def test_a_file_of_far_too_many_rows_is_refused(kind, tmp_path, monkeypatch):
-    """A stranger's manifest may name one; 17 KB of parquet took a minute and two gigabytes."""
-    monkeypatch.setattr(own_rows, "MOST_ROWS", 1000)
-    ending = kind.split()[-1].replace("bytes", "jsonl")
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv", "json"])
+def test_a_file_that_is_too_large_is_refused_before_it_is_opened(ending, tmp_path):
     path = tmp_path / f"rows.{ending}"
-    if kind == "parquet":
-        write_table(path, pa.table({"prompt": ["1+1="] * 3_000_000, "answer": ["2"] * 3_000_000}))
-        assert path.stat().st_size < 50_000
-    elif kind == "texts parquet":
-        texts = pa.DictionaryArray.from_arrays(pa.array([0] * 500, pa.int32()), ["x" * 10**7])
-        write_table(path, pa.table({"prompt": texts}))
-    elif kind == "bytes":
-        path.touch()
-        os.truncate(path, 2**40)  # a file of zeros that takes no place on the disk
-    else:
-        line = {"jsonl": '{"prompt": "1+1=", "answer": "2"}\n', "csv": "1+1=,2\n", "json": "0,"}
-        path.write_text({"csv": "prompt,answer\n"}.get(kind, "") + line[kind] * 2000)
-    if kind == "json":
-        path.write_text(f"[{path.read_text()[:-1]}]")
-    with pytest.raises(ValueError, match=f"path='.*{ending}': (it is too|it has more|its texts)"):
+    path.touch()
+    os.truncate(path, 2**40)  # zeros, which take no place on the disk
+    with pytest.raises(ValueError, match="larger than"):
         from_file(path)
 
 
@@ -101,7 +83,6 @@ def test_what_cannot_be_used_is_named(rows, named):
     ("options", "named"),
     [
         ({"template": "no place"}, "template"),
-        ({"template": "{prompt}" * 11}, "template"),
         ({"repeated": "keep"}, "repeated"),
         ({"level": "answer", "answer": "prompt"}, "row 0: the answer"),
         ({"verifier": Choice()}, "Choice cannot use 2 of the 2"),

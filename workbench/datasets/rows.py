@@ -6,7 +6,6 @@ hour would end there.
 
 import csv
 import io
-import itertools
 import json
 import re
 from collections import Counter
@@ -15,9 +14,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from workbench.datasets.readers import check_place, check_size
+from workbench.datasets.readers import check_place
 from workbench.pools import Pool, Problem, digest_of
-from workbench.utils.validation import cause_of, did_you_mean, is_number, one_of, shown
+from workbench.utils.validation import (
+    cause_of,
+    check_size,
+    did_you_mean,
+    is_number,
+    one_of,
+    shown,
+)
 from workbench.verifiers import Choice, Code, Math
 from workbench.verifiers.base import check_verifier
 from workbench.verifiers.code import read_tests
@@ -28,7 +34,6 @@ REPEATED = ("refuse", "drop")
 LEAVE_OUT = "leave their problems out"
 KINDS = (".jsonl", ".json", ".csv", ".parquet")
 LEVEL_DIGITS = 18  # what 64 bits hold
-MOST_ROWS = 10**6  # of a file, which a stranger's manifest may name
 
 # Answers that look like mathematics and are letters or words. Math-Verify reads them as products.
 LETTER = re.compile(r"\(?[A-Z]\)?(?:[.):]\s.*)?", re.DOTALL)
@@ -109,10 +114,7 @@ def from_file(
         When there is no such file.
     """
     columns = {"prompt": prompt, "answer": answer, "level": level}
-    rows = list(itertools.islice(_read(path), MOST_ROWS + 1))
-    if len(rows) > MOST_ROWS:
-        raise ValueError(f"path={str(path)!r}: it has more than {MOST_ROWS} rows")
-    pool = _pool(rows, str(path), columns, template, repeated, verifier)
+    pool = _pool(_read(path), str(path), columns, template, repeated, verifier)
     # A verifier of your own is nothing that a manifest can make again.
     if verifier is None:
         pool.config = {
@@ -170,17 +172,17 @@ def _read(path: Any) -> Iterator[Any]:
     path = Path(path)
     if path.suffix not in KINDS:
         raise ValueError(f"path={str(path)!r}: a file ending in {', '.join(KINDS)} is needed")
+    if not path.is_file():
+        raise FileNotFoundError(f"path={str(path)!r}: there is no such file")
     check_size(path)
     if path.suffix == ".parquet":
-        from workbench.records.tables import parquet_file, read_rows
+        import pyarrow.parquet
 
         try:
-            with parquet_file(path) as file:
-                table = read_rows(file)
+            table = pyarrow.parquet.read_table(path)
         except ValueError as error:
             raise ValueError(f"path={str(path)!r}: {cause_of(error)}") from None
-        for batch in table.to_batches(1000):
-            yield from batch.to_pylist()
+        yield from table.to_pylist()
         return
     try:
         text = path.read_bytes().decode("utf-8-sig")
