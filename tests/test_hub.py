@@ -461,12 +461,11 @@ def test_answers_of_a_csv_file_stay_as_they_stand_there(caches):
 
 
 def test_a_file_that_is_too_large_is_refused_before_it_is_opened(caches):
-    folder = caches / "many"
-    folder.mkdir()
-    (folder / "train-0.jsonl").touch()
-    os.truncate(folder / "train-0.jsonl", 2**40)  # zeros, which take no place on the disk
+    path = caches / "train-0.jsonl"
+    path.touch()
+    os.truncate(path, 2**40)  # zeros, which take no place on the disk
     with pytest.raises(ValueError, match="larger than"):
-        wb_problems.hub("gsm8k", path=folder)
+        wb_problems.hub("gsm8k", path=path)
 
 
 def copy_of_the_repository(folder):
