@@ -86,14 +86,13 @@ def test_what_cannot_be_used_is_named(rows, named):
         ({"repeated": "keep"}, "repeated"),
         ({"level": "answer", "answer": "prompt"}, "row 0: the answer"),
         ({"verifier": Choice()}, "Choice cannot use 2 of the 2"),
-        ({"level": "size", "answer": "size"}, "row 1: the size"),
     ],
     ids=str,
 )
 def test_bad_options_of_rows(options, named):
     rows = [
-        {"prompt": "1+1=", "answer": "often", "size": 2**31},
-        {"prompt": "2+2=", "answer": "2.5", "size": 2**63},
+        {"prompt": "1+1=", "answer": "often"},
+        {"prompt": "2+2=", "answer": "2.5"},
     ]
     with pytest.raises(ValueError, match=named):
         from_rows(rows, **options)
@@ -232,12 +231,7 @@ def test_a_field_of_a_csv_file_may_be_long(tmp_path):
         ("bad.json", "[", "bad.json"),
         ("bad.json", '{"prompt": "1+1=", "answer": "2"}', "bad.json"),
         ("bad.txt", "1+1=2", "path=.*bad.txt"),
-        ("bad.csv", "prompt;answer\n1+1=;2\n", "row 0 has no column 'prompt'.*commas.*';'"),
-        (
-            "bad.csv",
-            "prompt\tanswer\n1+1=\t2\n",
-            r"no column 'prompt'.*'prompt\\tanswer'.*commas",
-        ),
+        ("bad.csv", "prompt;answer\n1+1=;2\n", "row 0 has no column 'prompt'"),
         ("bad.csv", "prompt,answer\n1+1=\xa0?,2\n", r"path=.*bad\.csv.*UTF-8"),
         ("bad.csv", "prompt,answer\nwhich, B or C,A\n", "line 2 has more fields"),
         ("bad.csv", 'prompt,answer\n1+1=,"2\n2+2=,4\n', "bad.csv.*end of data"),

@@ -33,7 +33,6 @@ Row = Mapping[str, Any]
 REPEATED = ("refuse", "drop")
 LEAVE_OUT = "leave their problems out"
 KINDS = (".jsonl", ".json", ".csv", ".parquet")
-LEVEL_DIGITS = 18  # what 64 bits hold
 
 # Answers that look like mathematics and are letters or words. Math-Verify reads them as products.
 LETTER = re.compile(r"\(?[A-Z]\)?(?:[.):]\s.*)?", re.DOTALL)
@@ -238,14 +237,15 @@ def _check_columns(names: Sequence[str], source: Any) -> None:
 def _json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
-    # The second one is for lists in lists, thousands deep.
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{what} is no JSON ({error})") from None
 
 
 def _listed_rows(rows: Any, source: str) -> list[Any]:
-    # A data frame, whose iteration gives the names of its columns.
-    if hasattr(rows, "columns") and hasattr(rows, "to_dict"):
+    import pandas as pd
+
+    # The iteration of a data frame gives the names of its columns.
+    if isinstance(rows, pd.DataFrame):
         _check_columns(list(rows.columns), source)
         rows = rows.to_dict("records")
     if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
@@ -267,9 +267,6 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
         if column is not None and column not in row:
             there = ", ".join(map(repr, row))
             hint = did_you_mean(column, row)
-            # One column whose name holds a separator: the file has another one than a comma.
-            if len(row) == 1 and (other := re.search(r"[;\t|]", next(iter(row)))):
-                hint = f"; separate the columns by commas in place of {other[0]!r}"
             raise ValueError(f"{where} has no column {column!r}; there are {there}{hint}")
 
     def refused(column: str, needed: str) -> ValueError:
@@ -288,9 +285,8 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
     level = "0"
     if columns["level"] is not None:
         level = str(row[columns["level"]])
-        # Longer ones have no place in a table of evaluations.
-        if not level.isdecimal() or len(level) > LEVEL_DIGITS:
-            raise refused("level", f"a whole number from 0, of at most {LEVEL_DIGITS} digits,")
+        if not level.isdecimal():
+            raise refused("level", "a whole number from 0")
     text = template.replace("{prompt}", question)
     # An id by content and not by position, so that a history survives new rows and another order.
     return Problem(f"own/{digest_of(text)}", text, gold.strip(), int(level))

@@ -81,16 +81,13 @@ def check_reference(adapter: Any) -> None:
     ----------
     adapter : peft.LoraConfig
     """
-    start, bias = getattr(adapter, "init_lora_weights", True), getattr(adapter, "bias", "none")
-    if start not in STARTS:
-        refused, why = f"init_lora_weights={start!r}", "changes the weights under the adapter"
-    elif bias != "none":
-        refused, why = f"bias={bias!r}", "trains weights beside the adapter"
-    else:
-        return
-    raise ValueError(
-        f"lora: {refused} {why}, so that a KL penalty has no reference; leave it out, or set kl=0"
-    )
+    # These change the weights under the adapter, or train weights beside it.
+    start, bias = adapter.init_lora_weights, adapter.bias
+    if start not in STARTS or bias != "none":
+        raise ValueError(
+            f"lora: init_lora_weights={start!r}, bias={bias!r}: a KL penalty has no reference then; "
+            "leave both out, or set kl=0"
+        )
 
 
 def check_hand_over(lora: Mapping[str, Any], merged: bool) -> None:
