@@ -85,7 +85,7 @@ def check_reference(adapter: Any) -> None:
     start, bias = adapter.init_lora_weights, adapter.bias
     if start not in STARTS or bias != "none":
         raise ValueError(
-            f"lora: init_lora_weights={start!r}, bias={bias!r}: a KL penalty has no reference then; "
+            f"lora: init_lora_weights={start!r}, bias={bias!r}: a KL penalty has no reference; "
             "leave both out, or set kl=0"
         )
 
