@@ -483,6 +483,17 @@ def test_what_is_no_grid_is_refused(text, message, tmp_path):
         read(tmp_path / "grid.yaml")
 
 
+def test_aliases_and_merge_keys_of_yaml_are_read(tmp_path):
+    path = tmp_path / "grid.yaml"
+    lines = [
+        "parameters: {lab: &lab {name: tiny, pool: 8}}",
+        "cases: [{label: a}, {label: b, lab: {<<: *lab, held_out: 4}}]",
+    ]
+    path.write_text("\n".join(lines))
+    _, second = read(path)
+    assert second.values["lab"] == {"name": "tiny", "pool": 8, "held_out": 4}
+
+
 def test_a_file_that_is_too_large_is_refused_before_it_is_opened(tmp_path):
     path = tmp_path / "grid.yaml"
     path.touch()
