@@ -399,16 +399,6 @@ def test_show_prints_a_table_or_json_and_writes_figure_and_report(tmp_path):
     assert told[0]["held_out"]["last"]["accuracy"] == curve["accuracy"].iloc[-1]
 
 
-def test_a_strangers_name_steers_no_terminal(tmp_path):
-    columns = {"effective_gradient_ratio": [0.5, 1.0]}
-    method = {"name": "red"}  # a manifest with such a name would be refused
-    written_records.write(tmp_path, "\x1b[31mred", columns=columns, method=method)
-    result = invoke("show", tmp_path / "\x1b[31mred")
-    assert result.exit_code == 0
-    assert "\x1b" not in result.output
-    assert r"\x1b[31mred" in result.output
-
-
 # Help, completion, import
 
 

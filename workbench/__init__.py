@@ -14,7 +14,7 @@ import sys
 
 __version__ = "0.2.0"
 
-# Modules under a shorter path than that of their file: `workbench.rules.selectors` is the same module as
+# Modules under a shorter path than that of their file: `workbench.selectors` is the module
 # `workbench.rules.selectors`.
 _SHORT = {
     module.name: f"workbench.rules.{module.name}"
@@ -45,7 +45,7 @@ __all__ = [
 
 
 class _ShortPaths(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Lets `import workbench.rules.selectors` find the module that `_SHORT` names."""
+    """Lets `import workbench.selectors` find the module that `_SHORT` names."""
 
     def find_spec(self, fullname, path, target=None):
         parent, _, name = fullname.rpartition(".")

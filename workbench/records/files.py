@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from workbench.utils.validation import cause_of
+from workbench.utils.validation import LARGEST_FILE, cause_of
 
 FORMAT = 3  # of the directory that a run writes
 
@@ -38,9 +38,6 @@ WRITING = ".writing"  # the end of the name of a file that is not complete yet
 # What some network file systems answer when a directory is to be brought to the disk. There is
 # nothing more that a program can do there.
 NO_DIRECTORY_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
-# Bytes of a file that is read into memory. A record may come from a stranger, so a larger file is
-# not opened. Checkpoints are mapped instead, and may be as large as their models need.
-LARGEST = 2**30
 
 # Folder -> pattern of the names in it. Rounds have six digits at least, and more where a run is
 # longer than that, so that a round has one name only: 0000012 is none of round 12. A killed process
@@ -132,13 +129,15 @@ def check_ordinary(path: Path) -> None:
 
 
 def read_ordinary(path: Path, digest: str | None = None) -> bytes:
-    """The content of an ordinary file of at most `LARGEST` bytes; OSError for any other.
+    """The content of an ordinary file of at most `LARGEST_FILE` bytes; OSError for any other.
+
+    Checkpoints are mapped instead, and may be as large as their models need.
 
     Where a digest is given, the content has to have it.
     """
     check_ordinary(path)
-    if os.path.getsize(path) > LARGEST:
-        raise OSError(f"it is larger than {LARGEST // 2**20} MiB")
+    if os.path.getsize(path) > LARGEST_FILE:
+        raise OSError(f"it is larger than {LARGEST_FILE // 2**30} GiB")
     content = path.read_bytes()
     if digest not in (None, digest_of(content)):
         raise OSError("it was changed, or is a part of another run")

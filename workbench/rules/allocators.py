@@ -5,8 +5,8 @@ what came of them; see `workbench.slots.Allocator`. All decisions read `rollouts
 verifier's verdict, and not the reward. Only where no verdict is given, as of the scores of a reward
 model, dynamic sampling and screening ask whether the rewards of a problem differ, and say so.
 
-The arithmetic behind the decisions is in `workbench.rules.budgets`, and the beliefs about problems are in
-`workbench.rules.success_rates`; both can be reached from here as well.
+The arithmetic behind the decisions is in `workbench.budgets`, and the beliefs about problems are in
+`workbench.success_rates`; both can be reached from here as well.
 """
 
 from __future__ import annotations

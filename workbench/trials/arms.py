@@ -38,7 +38,7 @@ from workbench.utils.descriptions import describe, parameters
 from workbench.utils.validation import did_you_mean, shown
 
 LOGS = "logs"  # directory beside the records, which no label may be called
-# A label that began with = would be a formula to a program that opens the table.
+# A label is the name of a directory, and leads out of none.
 LABEL = re.compile(r"\w[\w.=+,~-]*")
 FINGERPRINT_DIGITS = 16
 # What Python itself keeps in a class: where it stands, and what copying and pickling have found.
