@@ -8,7 +8,7 @@ import workbench as wb
 from papers import courses, stress, stressed
 from papers.regimes import REGIMES
 from papers.tuned import Shelf
-from workbench.analysis.courses import common_budget
+from workbench.analysis.curves import common_budget
 
 LAB = wb.labs.tiny(pool=32, levels=(1, 8), held_out=8, samples=2, regime="tight")
 

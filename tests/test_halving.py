@@ -15,7 +15,7 @@ from papers import halving, leaderboard
 from papers.combinations import effects
 from papers.halving import combinations, survivors
 from workbench import config
-from workbench.analysis.courses import Course
+from workbench.analysis.curves import Curve
 from workbench.trials import tuning
 
 # Combinations, rungs, survivors
@@ -72,7 +72,7 @@ def course_of(case):
     pace = values["learning_rate"] / best if values["learning_rate"] <= best else 0.1
     rounds = np.arange(5)
     table = pd.DataFrame({"round": rounds[1:], "rollouts": 100 * factor})
-    return Course(values["label"], 0, rounds, 0.2 + 0.1 * pace * rounds, table, case.record)
+    return Curve(values["label"], 0, rounds, 0.2 + 0.1 * pace * rounds, table, case.record)
 
 
 def search_of(arms, folder, **options):

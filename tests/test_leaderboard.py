@@ -19,7 +19,7 @@ import workbench as wb
 from papers import leaderboard, leaderboards
 from papers import plots as papers
 from papers import standings as analysis
-from workbench.analysis.courses import read
+from workbench.analysis.curves import read
 from workbench.analysis.runs import load_all
 from workbench.analysis.targets import to_target
 from workbench.records import pack

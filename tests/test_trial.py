@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import workbench as wb
 from workbench.__main__ import main
 from workbench.analysis.cost import CostModel
-from workbench.analysis.courses import Course
+from workbench.analysis.curves import Curve
 from workbench.records import RecordError
 from workbench.trials import Trial
 from workbench.trials.trial import DIVERGED, _looks
@@ -328,12 +328,12 @@ def test_an_arm_that_makes_the_runs_of_the_baseline_is_tuned_to_the_same_rate(lu
 
 
 def drawn_course(label, point, seed, luck):
-    """A course of a run, the same for all arms."""
+    """A curve of a run, the same for all arms."""
     rng = np.random.default_rng([luck, seed, round(1e7 * point.learning_rate)])
     scores = 0.25 + np.cumsum([0, *rng.uniform(0, 0.12, 4)])
     rounds = 15 * np.arange(5)
     table = pd.DataFrame({"round": rounds[1:], "rollouts": 3840})
-    return Course(label, seed, rounds, scores, table, Path(label))
+    return Curve(label, seed, rounds, scores, table, Path(label))
 
 
 @pytest.mark.slow

@@ -119,7 +119,7 @@ class Search(Trial):
         if target is None:
             return None
         runs, _ = self._tuning_runs(label)
-        costs = {run: self._cost(course, target) for run, course in runs.items()}
+        costs = {run: self._cost(curve, target) for run, curve in runs.items()}
         planned = tuning.points_by_stage(costs, self.coarse, self.tuning_seeds)
         if len(planned) <= stage or any(run not in costs for run in planned[stage]):
             return None

@@ -28,7 +28,7 @@ from typing import Any
 import pandas as pd
 
 from workbench import config
-from workbench.analysis.courses import UNITS, Course, Unit, each, name_of, read
+from workbench.analysis.curves import UNITS, Curve, Unit, each, name_of, read
 from workbench.analysis.sequential import ALPHA
 from workbench.analysis.targets import rising
 from workbench.labs import Lab
@@ -190,7 +190,7 @@ class Trial:
         self.failed: dict[str, str] = {}
         self._shown: tuple[Any, Any] = (None, None)  # the figure, and its place in a notebook
         # Of runs that are over, by name, so that none is read twice; None for one that diverged.
-        self._courses: dict[str, Course | None] = {}
+        self._courses: dict[str, Curve | None] = {}
         # Other trials beside this one, whose runs are used where they are the same.
         plans = sorted(self.out.parent.glob(f"*/{PLAN}"))
         self._beside = [plan.parent for plan in plans if plan.parent != self.out]
@@ -240,9 +240,9 @@ class Trial:
             found[label] = {}
             for seed in range(self.first_seed, self.first_seed + self.looks[-1]):
                 case = self._final(label, tuned, seed)
-                course = self._courses[case.name] if self._is_over(case) else None
-                if course is not None:
-                    found[label][seed] = load(course.path)
+                curve = self._courses[case.name] if self._is_over(case) else None
+                if curve is not None:
+                    found[label][seed] = load(curve.path)
         return found
 
     @property
@@ -378,8 +378,8 @@ class Trial:
             with engine.at_work(**self._workers, ended=self._ended) as work_off:
                 self._tune(work_off)
                 self._compare(work_off)
-        made = [course for course in self._courses.values() if course is not None]
-        used = sum(not course.path.is_relative_to(self.out) for course in made)
+        made = [curve for curve in self._courses.values() if curve is not None]
+        used = sum(not curve.path.is_relative_to(self.out) for curve in made)
         if used:
             self._say(f"{used} runs of trials beside this one were used again")
         return self
@@ -479,14 +479,14 @@ class Trial:
     def _check_target(self) -> None:
         """ValueError as soon as it is clear that the baseline gives no target, or misses it."""
         runs, missing = self._tuning_runs(self.baseline)
-        courses = [course for course in runs.values() if course is not None]
-        if not courses:
+        curves = [curve for curve in runs.values() if curve is not None]
+        if not curves:
             if missing:
                 return
             raise ValueError(
                 f"{self.baseline}: the loss of every tuning run was not finite; try lower rates"
             )
-        start = max(float(course.scores[0]) for course in courses)
+        start = max(float(curve.scores[0]) for curve in curves)
         if start >= SOLVED:
             raise ValueError(
                 f"lab {self.lab.name!r}: it is exhausted: {self.baseline} begins at an accuracy of "
@@ -499,7 +499,7 @@ class Trial:
             )
         if missing:
             return
-        best = max(float(rising(course.scores)[-1]) for course in courses)
+        best = max(float(rising(curve.scores)[-1]) for curve in curves)
         if given is not None and best < given:
             raise ValueError(
                 f"target={given:g}: {self.baseline} reaches {best:.2f} in {self.rounds} rounds at "
@@ -522,16 +522,16 @@ class Trial:
 
     def _tuning_runs(
         self, label: str
-    ) -> tuple[dict[tuple[Point, int], Course | None], list[tuple[Point, int]]]:
+    ) -> tuple[dict[tuple[Point, int], Curve | None], list[tuple[Point, int]]]:
         """The tuning runs of an arm that are over, and those that it needs next."""
         target = self._first_target()
-        runs: dict[tuple[Point, int], Course | None] = {}
+        runs: dict[tuple[Point, int], Curve | None] = {}
         while True:
             if target is None:
                 # What comes after the coarse grid depends on the target.
                 missing = [run for run in self._coarse_runs() if run not in runs]
             else:
-                costs = {run: self._cost(course, target) for run, course in runs.items()}
+                costs = {run: self._cost(curve, target) for run, curve in runs.items()}
                 missing = tuning.next_runs(costs, self.coarse, self.tuning_seeds)
             over = self._over(label, missing)
             if not over:
@@ -544,7 +544,7 @@ class Trial:
 
     def _over(
         self, label: str, runs: Iterable[tuple[Point, int]]
-    ) -> dict[tuple[Point, int], Course | None]:
+    ) -> dict[tuple[Point, int], Curve | None]:
         """Those of some tuning runs of an arm that are over."""
         cases = {run: self._tuning(label, *run) for run in runs}
         return {run: self._courses[case.name] for run, case in cases.items() if self._is_over(case)}
@@ -563,9 +563,9 @@ class Trial:
             return None
         return tuning.default_target(over, self.tuning_seeds[:1], self.measure)
 
-    def _cost(self, course: Course | None, target: float) -> float:
+    def _cost(self, curve: Curve | None, target: float) -> float:
         """What tuning makes small: the logarithm of the cost to a target."""
-        return math.inf if course is None else tuning.log_cost(course, target, self.measure)
+        return math.inf if curve is None else tuning.log_cost(curve, target, self.measure)
 
     def _is_over(self, case: Case) -> bool:
         """Whether a run is made, or diverged; ValueError for another run in its place."""
@@ -578,10 +578,10 @@ class Trial:
                 continue
             # The fingerprint is that of method, lab, seed and all settings.
             if made.outcome["fingerprint"] == case.fingerprint():
-                course = None
+                curve = None
                 if not _diverged(made):
-                    [course] = each(read([load(made.record)]))
-                self._courses[case.name] = course
+                    [curve] = each(read([load(made.record)]))
+                self._courses[case.name] = curve
                 return True
             if folder == self.out:
                 raise ValueError(

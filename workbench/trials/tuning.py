@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.courses import Course, Unit
+from workbench.analysis.curves import Curve, Unit
 from workbench.analysis.targets import crossing, rising
 from workbench.utils.numbers import to_digits
 from workbench.utils.validation import positive_number, shown, whole_number
@@ -198,18 +198,18 @@ def _complete(stages: Sequence[Sequence[Run]], costs: Costs) -> bool:
 # What a run is worth
 
 
-def log_cost(course: Course, target: float, unit: str | Unit) -> float:
+def log_cost(curve: Curve, target: float, unit: str | Unit) -> float:
     """The logarithm of what a run spends to the target.
 
     A run that does not reach it is taken to go on at the pace that it had; infinite where it ends
     no higher than it began.
     """
-    places = course.places(unit)
-    fit = rising(course.scores)
+    places = curve.places(unit)
+    fit = rising(curve.scores)
     if fit[0] >= target:
         # A single noisy evaluation, since a target lies above where runs begin.
         return math.log(places[1])
-    crossed = crossing(places, course.scores, target)
+    crossed = crossing(places, curve.scores, target)
     if crossed.reached:
         return math.log(crossed.place)
     gained = fit[-1] - fit[0]
@@ -218,10 +218,10 @@ def log_cost(course: Course, target: float, unit: str | Unit) -> float:
     return math.log(crossed.place * (target - fit[0]) / gained)
 
 
-def score_at_share(course: Course, unit: str | Unit) -> float:
+def score_at_share(curve: Curve, unit: str | Unit) -> float:
     """The accuracy after three fifths of what a run spent, on the rising fit of its curve."""
-    places = course.places(unit)
-    return float(np.interp(SHARE * places[-1], places, rising(course.scores)))
+    places = curve.places(unit)
+    return float(np.interp(SHARE * places[-1], places, rising(curve.scores)))
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ class Tuning:
 
 def tuned(
     label: str,
-    runs: Mapping[Run, Course | None],
+    runs: Mapping[Run, Curve | None],
     seeds: Sequence[int],
     target: float,
     unit: str | Unit,
@@ -291,7 +291,7 @@ def tuned(
     Parameters
     ----------
     label : str
-    runs : dict from (point, seed) to Course
+    runs : dict from (point, seed) to Curve
         None for a run whose loss was not finite.
     seeds : list of int
         Those of the tuning.
@@ -300,15 +300,15 @@ def tuned(
     """
     rows = []
     costs = {}
-    for (point, seed), course in runs.items():
-        costs[point, seed] = math.inf if course is None else log_cost(course, target, unit)
+    for (point, seed), curve in runs.items():
+        costs[point, seed] = math.inf if curve is None else log_cost(curve, target, unit)
         # What is not finite has no scores.
-        scores = np.full(2, np.nan) if course is None else course.scores
+        scores = np.full(2, np.nan) if curve is None else curve.scores
         row = {
             **point._asdict(),
             "seed": seed,
             "cost": math.exp(costs[point, seed]),
-            "reached": course is not None and bool(rising(scores)[-1] >= target),
+            "reached": curve is not None and bool(rising(scores)[-1] >= target),
             "start": float(scores[0]),
             "end": float(scores[-1]),
             "collapsed": not scores[-1] >= scores[0],
@@ -408,7 +408,7 @@ def lowest(costs: Costs, tried: Point) -> Point:
 
 
 def default_target(
-    runs: Mapping[Run, Course | None], seeds: Sequence[int], unit: str | Unit
+    runs: Mapping[Run, Curve | None], seeds: Sequence[int], unit: str | Unit
 ) -> float:
     """What the baseline reaches after three fifths of its budget, at the best of its rates.
 
@@ -425,7 +425,7 @@ def default_target(
     scores = {
         point: np.mean(
             [
-                -math.inf if (course := runs[point, seed]) is None else score_at_share(course, unit)
+                -math.inf if (curve := runs[point, seed]) is None else score_at_share(curve, unit)
                 for seed in seeds
             ]
         )
