@@ -58,11 +58,11 @@ def test_every_arm_of_a_course_has_a_name(name):
 @pytest.mark.parametrize("name", stress.CONDITIONS)
 def test_a_condition_is_its_lab_and_its_correction(name, tmp_path):
     condition = stress.CONDITIONS[name]
-    trial = condition.trial(tmp_path / name)
-    assert list(trial.arms) == list(condition.arms())
-    assert trial.lab.stress == condition.stress
+    settings = condition.trial(tmp_path / name).settings
+    assert list(settings.arms) == list(condition.arms())
+    assert settings.lab.stress == condition.stress
     wanted = "truncate" if condition.corrected else None
-    for arm in trial.arms.values():
+    for arm in settings.arms.values():
         assert arm.method.objective.sampler_correction == wanted
 
 

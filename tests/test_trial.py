@@ -5,11 +5,11 @@ import html
 import inspect
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,8 @@ from workbench.analysis.cost import CostModel
 from workbench.analysis.curves import Curve
 from workbench.records import RecordError
 from workbench.trials import Trial
-from workbench.trials.trial import DIVERGED, _looks
+from workbench.trials.state import TrialState
+from workbench.trials.trial import DIVERGED
 from workbench.trials.tuning import FIRST_SEED, Point
 
 ROOT = Path(__file__).parent.parent
@@ -283,57 +284,55 @@ class Alike(wb.selectors.All):
     """What GRPO does, as a class of one's own."""
 
 
-TUNED = SimpleNamespace(best=Point(1e-3))
-
-
 @pytest.mark.parametrize("asked, every", [(None, 12), (7, 7)])
 def test_runs_of_the_comparison_are_evaluated_five_times_or_as_often_as_asked(
     asked, every, tmp_path
 ):
     trial = Trial("pods", out=tmp_path / "trial", rounds=60, evaluate_every=asked)
-    assert trial._final("pods", TUNED, 0).values["evaluate_every"] == every
+    values = trial.settings.values("pods", Point(1e-3), 0)
+    assert values["evaluate_every"] == every
 
 
 def test_a_run_of_another_definition_is_refused_in_ones_own_directory_alone(tmp_path):
     trial = Trial("pods", out=tmp_path / "mine", rounds=60)
-    trial._beside = [tmp_path / "beside"]
-    case = trial._final("pods", TUNED, 0)
+    run = trial.look().next_runs(1)[0]
+    case = trial.case(run)
 
     def has_diverged(folder, **values):
         logs = folder / case.logs.relative_to(trial.out)
         other = dataclasses.replace(case, logs=logs, values=case.values | values)
         other.end("failed", f"{DIVERGED}: the loss is nan")
 
-    has_diverged(tmp_path / "beside", rounds=61)
-    assert not trial._is_over(case)
     has_diverged(tmp_path / "mine", rounds=61)
-    with pytest.raises(ValueError, match="was made there by another definition of 'pods'"):
-        trial._is_over(case)
-    has_diverged(tmp_path / "mine")
-    assert trial._is_over(case)
+    with pytest.raises(ValueError, match="was made there by another definition of 'grpo'"):
+        trial.look()
+    shutil.rmtree(tmp_path / "mine")
+    has_diverged(tmp_path / "beside", rounds=61)
+    (tmp_path / "beside" / "trial.json").write_text("{}")
+    trial = Trial("pods", out=tmp_path / "mine", rounds=60)
+    assert run not in trial.look().found
+    has_diverged(tmp_path / "beside")
+    assert trial.look().found == {run: None}
 
 
 @pytest.mark.parametrize("luck", range(8))
 def test_an_arm_that_makes_the_runs_of_the_baseline_is_tuned_to_the_same_rate(luck, tmp_path):
-    trial = Trial(wb.methods.grpo().but(name="mine", selector=Alike()), out=tmp_path / "trial")
-    for label in ("grpo", "mine"):
-        while missing := trial._tuning_runs(label)[1]:
-            for point, seed in missing:
-                case = trial._tuning(label, point, seed)
-                trial._courses[case.name] = drawn_course(label, point, seed, luck)
-    runs = {label: trial._tuning_runs(label)[0] for label in ("grpo", "mine")}
-    assert runs["grpo"].keys() == runs["mine"].keys()
-    tunings = trial.tunings
-    assert tunings["grpo"].best == tunings["mine"].best
+    mine = wb.methods.grpo().but(name="mine", selector=Alike())
+    state = Trial(mine, out=tmp_path / "trial").look()
+    while state.next_runs(1)[0].seed >= FIRST_SEED:
+        made = {run: drawn_curve(run, luck) for run in state.next_runs(1)}
+        state = TrialState(state.settings, state.found | made)
+    assert state.tuning_runs["grpo"].keys() == state.tuning_runs["mine"].keys()
+    assert state.tunings["grpo"].best == state.tunings["mine"].best
 
 
-def drawn_course(label, point, seed, luck):
-    """A curve of a run, the same for all arms."""
-    rng = np.random.default_rng([luck, seed, round(1e7 * point.learning_rate)])
+def drawn_curve(run, luck):
+    """The learning curve of a run, the same for all arms."""
+    rng = np.random.default_rng([luck, run.seed, round(1e7 * run.point.learning_rate)])
     scores = 0.25 + np.cumsum([0, *rng.uniform(0, 0.12, 4)])
     rounds = 15 * np.arange(5)
     table = pd.DataFrame({"round": rounds[1:], "rollouts": 3840})
-    return Curve(label, seed, rounds, scores, table, Path(label))
+    return Curve(run.label, run.seed, rounds, scores, table, Path(run.label))
 
 
 @pytest.mark.slow
@@ -374,8 +373,3 @@ def test_an_arm_that_collapses_at_every_rate_is_said_to_and_not_compared(tmp_pat
 def test_a_baseline_that_collapses_at_every_rate_is_named(tmp_path):
     with pytest.raises(ValueError, match="grpo: at no learning rate did its accuracy rise"):
         make(tmp_path / "trial", "dapo", target=None, rates=[3.0])
-
-
-def test_a_trial_is_looked_at_after_every_pair_from_the_least_to_the_most():
-    assert _looks((3, 5)) == (3, 4, 5)
-    assert _looks(8) == (8,)

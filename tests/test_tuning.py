@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from workbench.analysis.curves import Curve
 from workbench.trials import tuning
-from workbench.trials.tuning import Point, coarse_grid, effort, next_runs, tuned
+from workbench.trials.tuning import Point, choose_rate, coarse_grid, effort, next_runs
 
 SEEDS = [7, 8, 9]
 
@@ -114,22 +114,22 @@ def test_what_was_tried_has_all_seeds_and_its_range_is_within_a_tenth():
             runs[Point(rate), seed] = curve(*(0.2 + slope * np.arange(5)))
     runs[Point(8e-4), 7] = curve(0.2, 0.6, 0.1, 0.1, 0.1)
     runs[Point(1.6e-3), 7] = None
-    found = tuned("a", runs, (7, 8), 0.5, "rollouts")
+    found = choose_rate("a", runs, (7, 8), 0.5, "rollouts")
     assert found.tried == Point(2.83e-4)
     assert (found.low, found.high) == (2e-4, 2.83e-4)
     assert found.low <= found.learning_rate <= found.high
     assert not found.at_edge and found.works
     assert found.collapsed == pytest.approx(2 / 10)
-    assert len(found.curve) == 10
-    row = found.curve.set_index(["learning_rate", "seed"]).loc[(2e-4, 7)]
+    assert len(found.runs) == 10
+    row = found.runs.set_index(["learning_rate", "seed"]).loc[(2e-4, 7)]
     assert (row["cost"], row["reached"]) == (pytest.approx(300), True)
     # A run that ends where it began has not collapsed, and one that ends at the target reached it.
-    level = tuned("a", {(Point(1e-3), 7): curve(0.3, 0.4, 0.3)}, (7,), 0.4, "rollouts").curve
+    level = choose_rate("a", {(Point(1e-3), 7): curve(0.3, 0.4, 0.3)}, (7,), 0.4, "rollouts").runs
     assert (level["collapsed"].item(), level["reached"].item()) == (False, False)
-    risen = tuned("a", {(Point(1e-3), 7): curve(0.3, 0.3, 0.4)}, (7,), 0.4, "rollouts").curve
+    risen = choose_rate("a", {(Point(1e-3), 7): curve(0.3, 0.3, 0.4)}, (7,), 0.4, "rollouts").runs
     assert risen["reached"].item()
     # Without any learning nothing works.
-    assert not tuned("a", {(Point(1e-3), 7): None}, (7,), 0.5, "rollouts").works
+    assert not choose_rate("a", {(Point(1e-3), 7): None}, (7,), 0.5, "rollouts").works
 
 
 def test_a_rate_is_as_good_within_a_tenth_and_the_last_ones_are_edges():
@@ -139,7 +139,7 @@ def test_a_rate_is_as_good_within_a_tenth_and_the_last_ones_are_edges():
             (Point(rate), 7): curve(*(0.2 + 30 / needed * np.arange(6)))
             for rate, needed in rollouts.items()
         }
-        return tuned("a", runs, (7,), 0.5, "rollouts")
+        return choose_rate("a", runs, (7,), 0.5, "rollouts")
 
     beside = found({5e-4: 324, 1e-3: 300, 2e-3: 345})
     assert (beside.low, beside.high, beside.at_edge) == (5e-4, 1e-3, False)

@@ -47,8 +47,8 @@ from typing import TYPE_CHECKING, Any
 from workbench.policies.checks import check_packages
 from workbench.records.files import replacing
 from workbench.trials import engine
-from workbench.trials.arms import LOGS, check_label
 from workbench.trials.cases import PARAMETERS, Case, prepare
+from workbench.utils.labels import LOGS, check_label, to_folder
 from workbench.utils.processes import signals_raise
 from workbench.utils.validation import (
     cause_of,
@@ -349,9 +349,9 @@ def _name(values: Mapping[str, Any], varied: Sequence[str], seeded: bool) -> str
     for name in varied:
         if name in values:
             text = _as_text(values[name])
-            parts.append(text if name == "label" else f"{name}={text}")
+            parts.append(to_folder(text) if name == "label" else f"{name}={text}")
     whole = ",".join(parts) or "run"
-    name = re.sub(r"[^\w.=+,~-]+", "_", whole).lstrip(".")[:LONGEST_NAME]
+    name = re.sub(r"[^\w.=+,~%-]+", "_", whole).lstrip(".")[:LONGEST_NAME]
     if name != whole:
         # What was replaced or cut may have been all that tells the run from another.
         name = f"{name}~{hashlib.sha1(whole.encode()).hexdigest()[:8]}"

@@ -244,7 +244,7 @@ class Tuning:
     collapsed : float
         The share of runs that ended below where they began, or broke off since the loss was not
         finite.
-    curve : DataFrame
+    runs : DataFrame
         A row a run: learning_rate, mini_batches, seed, cost (to the target, extrapolated where it
         was not reached), reached, start, end (accuracies) and collapsed.
     """
@@ -256,7 +256,7 @@ class Tuning:
     high: float
     at_edge: bool
     collapsed: float
-    curve: pd.DataFrame
+    runs: pd.DataFrame
 
     @property
     def learning_rate(self) -> float:
@@ -270,16 +270,16 @@ class Tuning:
         return (
             f"{self.label}: best at a learning rate of {self.learning_rate:g}{edge}, and as good "
             f"within a tenth from {self.low:g} to {self.high:g}; {self.collapsed:.0%} of "
-            f"{len(self.curve)} runs collapsed"
+            f"{len(self.runs)} runs collapsed"
         )
 
     @property
     def works(self) -> bool:
         """Whether any learning rate made the arm better than it began."""
-        return bool(np.isfinite(self.curve["cost"]).any())
+        return bool(np.isfinite(self.runs["cost"]).any())
 
 
-def tuned(
+def choose_rate(
     label: str,
     runs: Mapping[Run, Curve | None],
     seeds: Sequence[int],
@@ -314,7 +314,7 @@ def tuned(
             "collapsed": not scores[-1] >= scores[0],
         }
         rows.append(row)
-    curve = pd.DataFrame(rows).sort_values(["mini_batches", "learning_rate", "seed"])
+    table = pd.DataFrame(rows).sort_values(["mini_batches", "learning_rate", "seed"])
     tried = best_tried(costs, seeds)
     beside = sorted({point for point, _ in runs if point.mini_batches == tried.mini_batches})
     limit = mean_cost(costs, tried, seeds) + math.log(NEAR)
@@ -334,8 +334,8 @@ def tuned(
         min(rates[low], best.learning_rate),
         max(rates[high], best.learning_rate),
         best.learning_rate in (rates[0], rates[-1]),
-        float(curve["collapsed"].mean()),
-        curve.reset_index(drop=True),
+        float(table["collapsed"].mean()),
+        table.reset_index(drop=True),
     )
 
 
@@ -415,7 +415,7 @@ def default_target(
     Parameters
     ----------
     runs, seeds, unit
-        As in `tuned`.
+        As in `choose_rate`.
 
     Returns
     -------
