@@ -349,7 +349,7 @@ def test_a_grid_cannot_import_anything(tmp_path):
     ("content", "message"),
     [
         ({"seeds": 2}, "the methods need labels, under `cases`"),
-        ({"folder": 3, "cases": [{"label": "a"}]}, "folder=3"),
+        ({"seed": 2}, "key='seed'"),
     ],
 )
 def test_a_wrong_grid_of_ones_own_is_named(content, message, tmp_path, monkeypatch):

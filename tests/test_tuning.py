@@ -102,7 +102,8 @@ def test_a_run_that_falls_short_counts_with_its_pace_and_one_without_any_is_infi
     assert cost(0.4, 0.3, 0.2) == math.inf
     # One that begins at the target has it at its first evaluation.
     assert cost(0.5, 0.6, 0.7) == pytest.approx(100)
-    # One that never leaves its start makes no way.
+    # One whose loss was not finite, and one that never leaves its start, make no way.
+    assert tuning.log_cost(None, 0.5, "rollouts") == math.inf
     assert cost(0.4, 0.4, 0.4) == math.inf
 
 
@@ -206,6 +207,7 @@ def test_without_a_parabola_the_best_rate_of_those_tried_is_taken(costs):
 def test_the_target_is_what_the_best_rate_reaches_in_three_fifths_of_the_rollouts():
     runs = {(Point(1e-4), 7): curve(0.2, 0.3, 0.4, 0.5, 0.6)}
     runs[Point(2e-4), 7] = curve(0.2, 0.35, 0.45, 0.555, 0.6)
+    runs[Point(3e-4), 7] = None  # its loss was not finite
     # A better one that lacks a seed of the tuning does not count.
     runs[Point(4e-4), 8] = curve(0.2, 0.5, 0.6, 0.7, 0.8)
     # 240 rollouts are two fifths of the way from .45 to .555.

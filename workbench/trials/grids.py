@@ -20,8 +20,9 @@ of the sweep; whoever starts the sweep may name any other, see `read`.
 With `notebook: path.ipynb` the runs go through that notebook by papermill. Their parameters are
 those of its cell tagged `parameters`, where a mapping arrives as JSON text.
 
-A run is called LABEL/seed-N, which is also the directory of its record. Without a label it is
-called after what varies.
+A run is called LABEL/seed-N, which is also the directory of its record. What the name of a
+directory cannot hold of a label stands as %XX in it, see `workbench.utils.labels`. Without a label
+a run is called after what varies.
 
 On disk, under the output directory: `sweep.json`, what is run; `results.csv`; the records, in
 LABEL/seed-N, unless the grid names another folder for them; and the directory logs/LABEL/seed-N of
@@ -53,7 +54,6 @@ from workbench.utils.processes import signals_raise
 from workbench.utils.validation import (
     cause_of,
     did_you_mean,
-    is_number,
     one_of,
     plain_data,
     shown,
@@ -94,9 +94,7 @@ def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
     base, content = read_content(grid)
     for key in content:
         one_of("key", key, KEYS)
-    for key in ("notebook", "folder"):
-        if not isinstance(content.get(key, ""), str):
-            raise ValueError(f"{key}={content[key]!r}: a path is needed")
+    _check_plain(content)
     notebook = None
     if "notebook" in content:
         notebook = Path(os.path.abspath(base / content["notebook"]))
@@ -107,7 +105,6 @@ def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
     types = dict.fromkeys(PARAMETERS, "") if notebook is None else _declared(notebook)
 
     axes = _axes(content)
-    _check_plain(axes)
     varied = _varied(axes)
     cases: dict[str, Case] = {}
     # One part from each axis. Later parts win, which lets a case replace a fixed parameter.
@@ -116,7 +113,7 @@ def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
         raise ValueError(f"grid: it asks for {runs} runs; {MOST_RUNS} are allowed")
     for choice in itertools.product(*axes):
         merged = {name: value for part in choice for name, value in part.items()}
-        values = {name: _checked(name, value, types) for name, value in merged.items()}
+        values = {name: _convert(name, value, types) for name, value in merged.items()}
         name = _name(values, varied, seeded=notebook is None or "seed" in values)
         if name in cases:
             raise ValueError(f"grid: two runs are called {name!r}; give each a label")
@@ -287,20 +284,18 @@ def _union(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
 # Checking
 
 
-def _check_plain(axes: Iterable[Iterable[Mapping[str, Any]]]) -> None:
+def _check_plain(content: Mapping[str, Any]) -> None:
     """ValueError for an object among the values, which only a grid in a dict can have."""
-    for part in itertools.chain(*axes):
-        for name, value in part.items():
-            try:
-                plain_data(value)
-            except ValueError as error:
-                raise ValueError(
-                    f"parameter {name!r}: {error}. A grid has a class by its name, as in "
-                    '{"selector": "MaxVariance", "selector.m": 8}; wb.trial takes objects'
-                ) from None
+    try:
+        plain_data(content)
+    except ValueError as error:
+        raise ValueError(
+            f"grid: {error}. A grid has a class by its name, as in "
+            '{"selector": "MaxVariance", "selector.m": 8}; wb.trial takes objects'
+        ) from None
 
 
-def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
+def _convert(name: str, value: Any, types: Mapping[str, str]) -> Any:
     """The value as the notebook's type; ValueError for an unknown name or another type."""
     one_of("parameter", name, types)
     if name == "label":
@@ -309,17 +304,13 @@ def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
         # It is part of the name of a directory, as the label is.
         whole_number("seed", value, 0)
     wanted = NOTEBOOK_TYPES.get(types[name])
-    if wanted is None:
-        return value
     # Notebook parameters are plain values, so a mapping arrives as JSON.
     if wanted is str and isinstance(value, dict | list):
         return json.dumps(value)
-    if wanted is float and is_number(value):
+    if wanted is float and type(value) is int:
         return float(value)
-    if wanted is float and isinstance(value, float):
-        raise ValueError(f"parameter {name!r}, value {value!r}: a finite number is needed")
     # The exact type: True would otherwise pass for the whole number 1.
-    if type(value) is not wanted:
+    if wanted is not None and type(value) is not wanted:
         raise ValueError(
             f"parameter {name!r}, value {value!r}: the notebook says {types[name]}, this is "
             f"{type(value).__name__}"

@@ -181,7 +181,7 @@ class Trial:
         return TrialState(self.settings, dict(self._found), dict(self._failed))
 
     def look(self) -> TrialState:
-        """The state by what is on the disk now; each run that is over is read once."""
+        """The state by what is on the disk now. Each run that is over is read once."""
         while True:
             over = {}
             for run in self._state.counts:
@@ -207,7 +207,7 @@ class Trial:
     @property
     def tuning(self) -> pd.DataFrame:
         """A row a tuning run: arm, learning rate, seed, cost to the target, accuracies."""
-        return self.look().tuning_table
+        return self.look().tuning_table.copy()
 
     @property
     def records(self) -> dict[str, dict[int, Record]]:
@@ -226,7 +226,7 @@ class Trial:
         The verdict is that of `answer.Answer`; or "same" for the baseline under another name,
         "collapsed" for an arm that no learning rate made better, and "failed".
         """
-        return self.look().table
+        return self.look().table.copy()
 
     def __str__(self) -> str:
         return "\n".join(self.table["sentence"]) or f"{self!r}: nothing is known yet"
@@ -349,9 +349,11 @@ class Trial:
         label = values["label"]
         if outcome["status"] == "done":
             self._seconds.append(outcome["seconds"])
-            # It may have diverged in an earlier call.
             point = Point(values["learning_rate"], values["mini_batches"])
-            self._found.pop(TrialRun(label, point, values["seed"]), None)
+            run = TrialRun(label, point, values["seed"])
+            if run in self._found:  # it diverged in an earlier call
+                del self._found[run]
+                self._state = self.make_state()
             return
         # That a tuning run diverged at its rate is an answer too.
         if label in self._failed or (_diverged(case) and values["seed"] >= FIRST_SEED):

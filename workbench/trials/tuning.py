@@ -198,12 +198,14 @@ def _complete(stages: Sequence[Sequence[Run]], costs: Costs) -> bool:
 # What a run is worth
 
 
-def log_cost(curve: Curve, target: float, unit: str | Unit) -> float:
+def log_cost(curve: Curve | None, target: float, unit: str | Unit) -> float:
     """The logarithm of what a run spends to the target.
 
     A run that does not reach it is taken to go on at the pace that it had; infinite where it ends
-    no higher than it began.
+    no higher than it began, and for None, a run whose loss was not finite.
     """
+    if curve is None:
+        return math.inf
     places = curve.places(unit)
     fit = rising(curve.scores)
     if fit[0] >= target:
@@ -218,8 +220,13 @@ def log_cost(curve: Curve, target: float, unit: str | Unit) -> float:
     return math.log(crossed.place * (target - fit[0]) / gained)
 
 
-def score_at_share(curve: Curve, unit: str | Unit) -> float:
-    """The accuracy after three fifths of what a run spent, on the rising fit of its curve."""
+def score_at_share(curve: Curve | None, unit: str | Unit) -> float:
+    """The accuracy after three fifths of what a run spent, on the rising fit of its curve.
+
+    Minus infinity for None.
+    """
+    if curve is None:
+        return -math.inf
     places = curve.places(unit)
     return float(np.interp(SHARE * places[-1], places, rising(curve.scores)))
 
@@ -301,7 +308,7 @@ def choose_rate(
     rows = []
     costs = {}
     for (point, seed), curve in runs.items():
-        costs[point, seed] = math.inf if curve is None else log_cost(curve, target, unit)
+        costs[point, seed] = log_cost(curve, target, unit)
         # What is not finite has no scores.
         scores = np.full(2, np.nan) if curve is None else curve.scores
         row = {
@@ -423,12 +430,7 @@ def default_target(
         With two digits after the point, rounded down.
     """
     scores = {
-        point: np.mean(
-            [
-                -math.inf if (curve := runs[point, seed]) is None else score_at_share(curve, unit)
-                for seed in seeds
-            ]
-        )
+        point: np.mean([score_at_share(runs[point, seed], unit) for seed in seeds])
         for point, _ in runs
         if all((point, seed) in runs for seed in seeds)
     }
