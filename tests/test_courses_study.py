@@ -40,10 +40,10 @@ def test_runs_are_compared_when_they_have_sampled_as_many_tokens():
     names = {"grpo": "GRPO", "spec-rl": "SPEC-RL"}
     shelf = Shelf(wb.labs.shipped("runs") / "regimes/course-tight", names)
     found = courses.ends(shelf.groups)
-    budget = common_budget(shelf.courses, "tokens_sampled")
+    budget = common_budget(shelf.curves, "tokens_sampled")
     scores = {
         name: [run.score_at("tokens_sampled", budget) for run in runs.values()]
-        for name, runs in shelf.courses.items()
+        for name, runs in shelf.curves.items()
     }
     gain = 100 * (np.mean(scores["SPEC-RL"]) - np.mean(scores["GRPO"]))
     assert found.loc[("SPEC-RL", "accuracy"), "value"] == pytest.approx(gain)

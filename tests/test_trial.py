@@ -25,7 +25,7 @@ from workbench.analysis.cost import CostModel
 from workbench.analysis.curves import Curve
 from workbench.records import RecordError
 from workbench.trials import Trial
-from workbench.trials.state import TrialState
+from workbench.trials.state import TrialRun, TrialState
 from workbench.trials.trial import DIVERGED
 from workbench.trials.tuning import FIRST_SEED, Point
 
@@ -278,6 +278,19 @@ def test_a_plan_that_was_being_written_when_the_call_died_is_no_other_thing(tmp_
     (out / "trial.json.writing").write_text("{")
     Trial(wb.methods.grpo().but(name="mine"), out=out).run()
     assert json.loads((out / "trial.json").read_text())["settings"]["rounds"] == 60
+
+
+def test_any_label_of_one_line_is_an_arm_with_directories_of_its_own(tmp_path):
+    labels = ["grpo", "GRPO + prior", "knapsack, shortest", "../../up", "logs"]
+    arms = {label: wb.methods.grpo(n=2 + n) for n, label in enumerate(labels[1:])}
+    trial = Trial(arms, out=tmp_path / "trial")
+    runs = [TrialRun(label, Point(1e-3), seed) for label in labels for seed in (0, FIRST_SEED)]
+    cases = [trial.case(run) for run in runs]
+    places = {path for case in cases for path in (case.record, case.logs)}
+    assert len(places) == 4 * len(labels)
+    assert all(path.resolve().is_relative_to(tmp_path / "trial") for path in places)
+    assert trial.case(runs[0]).record == tmp_path / "trial" / "runs" / "grpo" / "seed-0"
+    assert [case.values["label"] for case in cases[::2]] == labels
 
 
 class Alike(wb.selectors.All):

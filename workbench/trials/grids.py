@@ -37,7 +37,6 @@ import ast
 import hashlib
 import itertools
 import json
-import math
 import os
 import re
 import shlex
@@ -66,10 +65,9 @@ if TYPE_CHECKING:
 KEYS = ("notebook", "folder", "parameters", "cases", "seeds")
 # Characters of a name made of values, which becomes the name of a directory.
 LONGEST_NAME = 120
-# What a file may hold. Those of this package have about a hundred entries and a few hundred runs.
+# What a file may hold. Those of this package have about a hundred entries.
 MOST_BYTES = 2**20
 MOST_ENTRIES = 100_000
-MOST_RUNS = 10_000
 NOTEBOOK_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
@@ -108,9 +106,6 @@ def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
     varied = _varied(axes)
     cases: dict[str, Case] = {}
     # One part from each axis. Later parts win, which lets a case replace a fixed parameter.
-    runs = math.prod(len(axis) for axis in axes)
-    if runs > MOST_RUNS:
-        raise ValueError(f"grid: it asks for {runs} runs; {MOST_RUNS} are allowed")
     for choice in itertools.product(*axes):
         merged = {name: value for part in choice for name, value in part.items()}
         values = {name: _convert(name, value, types) for name, value in merged.items()}
@@ -254,8 +249,7 @@ def _axes(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     if "seeds" in content:
         seeds = content["seeds"]
         if type(seeds) is int:
-            # A list of more numbers than that would take all memory before it is counted.
-            whole_number("seeds", seeds, 1, MOST_RUNS)
+            whole_number("seeds", seeds, 1)
             seeds = list(range(seeds))
         axes.append([{"seed": seed} for seed in _listed("seeds", seeds)])
 
