@@ -26,7 +26,7 @@ import workbench as wb
 from workbench import config as named
 from workbench.__main__ import main
 from workbench.trials import grids, sweep
-from workbench.trials.cases import Case, execute, prepare, printed_results
+from workbench.trials.cases import Case, execute, prepare, read_results
 from workbench.trials.engine import Processes
 
 ROOT = Path(__file__).parent.parent
@@ -783,8 +783,8 @@ def test_results_that_cannot_be_read_are_a_failure(printed):
     cell = new_code_cell("1", metadata={"tags": ["results"]})
     cell.outputs = [nbformat.v4.new_output("stream", text=printed)]
     with pytest.raises(ValueError, match="no JSON object"):
-        printed_results(new_notebook(cells=[cell]))
-    assert printed_results(new_notebook(cells=[new_code_cell("1")])) == {}
+        read_results(new_notebook(cells=[cell]))
+    assert read_results(new_notebook(cells=[new_code_cell("1")])) == {}
 
 
 def test_columns_of_the_same_name_are_kept_apart(tmp_path):

@@ -183,7 +183,7 @@ def write(board: Trial) -> None:
             "methods are compared with it; the command without --table makes the runs"
         )
     table, prices = tables(groups, baseline, board.target, FAIR_UNITS)
-    for label, tuned in board.tunings.items():
+    for label, tuned in board.look().tunings.items():
         table.loc[table.index == label, "learning_rate"] = tuned.learning_rate
     frames = {"leaderboard": table.reset_index(), "prices": prices}
     frames |= {"arms": board.table, "tuning": board.tuning}

@@ -104,11 +104,11 @@ class Case:
     def outcome(self) -> dict[str, Any]:
         """What `outcome.json` says; empty before the run has ended, and where it is damaged."""
         try:
-            told = json.loads(read_ordinary(self.logs / "outcome.json"))
+            outcome = json.loads(read_ordinary(self.logs / "outcome.json"))
         except (OSError, ValueError, RecursionError):
             return {}
         # All that `end` writes, or nothing.
-        return told if isinstance(told, dict) and told.keys() == OUTCOME else {}
+        return outcome if isinstance(outcome, dict) and outcome.keys() == OUTCOME else {}
 
     @property
     def finished(self) -> bool:
@@ -298,10 +298,10 @@ def run_through_notebook(case: Case) -> dict[str, Any]:
         # Otherwise the kernel is interrupted first, and the log ends in an error that is none.
         shutdown_kernel="immediate",
     )
-    return printed_results(notebook)
+    return read_results(notebook)
 
 
-def printed_results(notebook: Any) -> dict[str, Any]:
+def read_results(notebook: Any) -> dict[str, Any]:
     """The JSON object that the cell tagged `results` printed last; empty without such a cell."""
     cells = [cell for cell in notebook.cells if "results" in cell.metadata.get("tags", [])]
     if not cells:

@@ -100,7 +100,7 @@ def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
     records = _records(grid, base, content, out, records)
     # The parameters that exist: those of a run made directly have no declared types, and those of a
     # notebook are what its cell tagged `parameters` assigns.
-    types = dict.fromkeys(PARAMETERS, "") if notebook is None else _declared(notebook)
+    types = dict.fromkeys(PARAMETERS, "") if notebook is None else _read_parameters(notebook)
 
     axes = _axes(content)
     varied = _varied(axes)
@@ -205,7 +205,7 @@ def _check_exists(what: str, path: Path, ending: str) -> None:
         raise FileNotFoundError(f"{what}={str(path)!r}: there is no such file{nearest}")
 
 
-def _declared(notebook: Path) -> dict[str, str]:
+def _read_parameters(notebook: Path) -> dict[str, str]:
     """The parameters of a notebook, name to the type it is annotated with, "" without one.
 
     papermill has a function for this, which fails on texts with a # in them.

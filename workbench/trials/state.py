@@ -66,7 +66,9 @@ class Settings:
     def __post_init__(self) -> None:
         if self.lab.held_out is None:
             raise ValueError("lab: held-out problems are needed, on which the arms are compared")
-        _check_measure(self.measure)
+        if isinstance(self.measure, str):
+            # Seconds of two runs depend on what else ran beside them.
+            one_of("measure", self.measure, [unit for unit in UNITS if unit != "seconds"])
         if self.target is not None:
             share("target", self.target, zero=False)
         whole_number("rounds", self.rounds, EVALUATIONS)
@@ -169,18 +171,6 @@ def plan_looks(seeds: Any) -> tuple[int, ...]:
         raise ValueError(f"seeds={shown(seeds)}: the fewest and the most pairs are needed")
     least, most = ends
     return tuple(range(least, most + 1))
-
-
-def _check_measure(measure: Any) -> None:
-    if measure == "seconds":
-        raise ValueError(
-            "measure='seconds': seconds of two runs depend on what else ran beside them; take a "
-            "cost.CostModel, or 'rollouts' or 'flops'"
-        )
-    if isinstance(measure, str):
-        one_of("measure", measure, [unit for unit in UNITS if unit != "seconds"])
-    elif not callable(getattr(measure, "per_round", None)):
-        raise ValueError(f"measure={shown(measure)}: 'rollouts' or a cost.CostModel is needed")
 
 
 class TrialRun(NamedTuple):
@@ -383,10 +373,14 @@ class TrialState:
         ]
 
     @cached_property
-    def counts(self) -> list[TrialRun]:
+    def next_tuning(self) -> list[TrialRun]:
+        """The tuning runs that the arms need next; none once all of them are tuned."""
+        return [run for label in self.compared for run in self.missing_tuning[label]]
+
+    @cached_property
+    def to_look_for(self) -> list[TrialRun]:
         """The runs that are not found yet and count as soon as they are made, by whomever."""
-        runs = [run for label in self.compared for run in self.missing_tuning[label]]
-        return runs + [run for run in self._fresh_runs() if run not in self.found]
+        return self.next_tuning + [run for run in self._fresh_runs() if run not in self.found]
 
     def next_runs(self, at_once: int) -> list[TrialRun]:
         """The runs to make now; none where the answer is known for every arm.
@@ -396,9 +390,8 @@ class TrialState:
         at_once : int
             How many runs are made side by side.
         """
-        runs = [run for label in self.compared for run in self.missing_tuning[label]]
-        if runs or not self.undecided:
-            return runs
+        if self.next_tuning or not self.undecided:
+            return self.next_tuning
         settings = self.settings
         labels = [settings.baseline, *self.undecided]
         have = min(len(self.records[label]) for label in labels)
@@ -414,7 +407,7 @@ class TrialState:
     def progress(self) -> tuple[str, int]:
         """Where the trial stands, in words, and how many runs it may take at most."""
         settings = self.settings
-        if any(self.missing_tuning[label] for label in self.compared):
+        if self.next_tuning:
             total = len(self.compared) * tuning.effort(settings.coarse, settings.tuning_seeds)
             recorded = sum(len(self.tuning_runs[label]) for label in self.compared)
             return f"tuning: {recorded} of {total} runs are recorded", total - recorded
@@ -444,18 +437,14 @@ class TrialState:
                 f"{start:.2f}, so nothing is left to learn; take harder problems"
             )
         given = self.settings.target
-        if given is not None and start >= given:
+        best = max(float(rising(curve.scores)[-1]) for curve in curves)
+        if given is not None and (start >= given or (best < given and not missing)):
             raise ValueError(
-                f"target={given:g}: runs begin at {start:.2f}; the target must lie above that"
+                f"target={given:g}: runs of {baseline} begin at {start:.2f} and reach {best:.2f} "
+                f"in {self.settings.rounds} rounds; a target between these is needed"
             )
         if missing:
             return
-        best = max(float(rising(curve.scores)[-1]) for curve in curves)
-        if given is not None and best < given:
-            raise ValueError(
-                f"target={given:g}: {baseline} reaches {best:.2f} in {self.settings.rounds} rounds "
-                "at its best learning rate; choose a lower target, or more rounds"
-            )
         # A fresh run that begins above the target, by the luck of its evaluation, says nothing.
         luck = 3 * math.sqrt(0.25 / (len(lab.held_out or ()) * lab.samples))
         if given is None and (self.target or 0) < start + max(LEAST_GAIN, luck):

@@ -40,7 +40,7 @@ from workbench.trials.arms import make_arms
 from workbench.trials.cases import Case, prepare
 from workbench.trials.fingerprints import pickle_lab
 from workbench.trials.state import Settings, TrialRun, TrialState, choose_lab, plan_looks
-from workbench.trials.tuning import FIRST_SEED, Point, Tuning
+from workbench.trials.tuning import FIRST_SEED, Point
 from workbench.utils.descriptions import describe, differences
 from workbench.utils.labels import LOGS, to_folder
 from workbench.utils.numbers import duration
@@ -184,7 +184,7 @@ class Trial:
         """The state by what is on the disk now. Each run that is over is read once."""
         while True:
             over = {}
-            for run in self._state.counts:
+            for run in self._state.to_look_for:
                 case = self._find(run)
                 if case is not None:
                     over[run] = None if _diverged(case) else _curve_of(case)
@@ -198,11 +198,6 @@ class Trial:
     def target(self) -> float | None:
         """The accuracy that costs are counted to; None before it is known."""
         return self.look().target
-
-    @property
-    def tunings(self) -> dict[str, Tuning]:
-        """The tuning of each arm, by label, as far as it is complete."""
-        return self.look().tunings
 
     @property
     def tuning(self) -> pd.DataFrame:
@@ -433,21 +428,19 @@ class Trial:
         ours = json.loads(json.dumps(self._plan()))
         theirs = self._recorded_plan() or ours
         theirs["settings"].setdefault("first_seed", 0)  # plans of earlier versions have none
-        different = differences(ours["settings"], theirs["settings"])
+        # Further arms may join.
+        both = ours["arms"].keys() & theirs["arms"].keys()
+        plans = [
+            plan["settings"] | {f"arm {label!r}": plan["arms"][label] for label in sorted(both)}
+            for plan in (ours, theirs)
+        ]
+        different = differences(*plans)
         if different:
             raise ValueError(
-                f"out={str(self.out)!r} holds a trial of other settings (asked for, recorded): "
-                f"{'; '.join(different[:3])}; name another directory"
+                f"out={str(self.out)!r} holds another trial (asked for, recorded): "
+                f"{'; '.join(different[:3])}; name another directory, or give an arm that was "
+                "edited another label"
             )
-        for label, arm in ours["arms"].items():
-            known = theirs["arms"].get(label, arm)
-            if known != arm:
-                changed = differences(arm["method"], known["method"])
-                what = "; ".join(changed[:3]) or "its code was edited since"
-                raise ValueError(
-                    f"out={str(self.out)!r}: {label!r} was another arm there (now, recorded): "
-                    f"{what}; give it another label, or name another directory"
-                )
 
     def _write_plan(self) -> None:
         """Write what is compared and how; arms of earlier calls stay in it."""
