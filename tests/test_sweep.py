@@ -420,7 +420,7 @@ def test_seeds_that_are_no_whole_numbers_are_refused(seed):
         read({"seeds": [seed]})
 
 
-@pytest.mark.parametrize("label", ["", " ", "a\n", "a\x1b[2J", 3, None, [1]])
+@pytest.mark.parametrize("label", ["", " ", "a\n", 3, None, [1]])
 def test_a_label_is_a_text_of_one_line(label):
     with pytest.raises(ValueError, match="label="):
         read({"cases": [{"label": label}]})
