@@ -68,6 +68,7 @@ LONGEST_NAME = 120
 # What a file may hold. Those of this package have about a hundred entries.
 MOST_BYTES = 2**20
 MOST_ENTRIES = 100_000
+MOST_SEEDS = 10_000
 NOTEBOOK_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
@@ -249,7 +250,7 @@ def _axes(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     if "seeds" in content:
         seeds = content["seeds"]
         if type(seeds) is int:
-            whole_number("seeds", seeds, 1)
+            whole_number("seeds", seeds, 1, MOST_SEEDS)
             seeds = list(range(seeds))
         axes.append([{"seed": seed} for seed in _listed("seeds", seeds)])
 
