@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import workbench as wb
 from workbench.__main__ import main
-from workbench.analysis.courses import comparable
+from workbench.analysis.curves import comparable
 from workbench.analysis.runs import labelled, load_all
 from workbench.plots.style import PALETTE, looks
 from workbench.reports import figures, report

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from written_records import sign
 
 import workbench as wb
-from workbench.analysis import comparisons, courses
+from workbench.analysis import comparisons, curves
 from workbench.config import rebuild, recorded_lab
 from workbench.policies import Sampling
 from workbench.problems import from_file
@@ -141,7 +141,7 @@ def compare(path, other):
     """The record beside one of our own, as `workbench compare` does it."""
     groups = comparisons.load_all(str(path), str(other))
     comparisons.comparable(groups)
-    courses.spent(next(iter(groups.values()))[0], "rollouts")
+    curves.spent(next(iter(groups.values()))[0], "rollouts")
 
 
 # Records to put manifests into

@@ -378,11 +378,11 @@ def test_the_page_opens_with_the_sentences_and_shows_why(trial_parts, tmp_path):
 
 def test_an_arm_that_trains_on_nothing_has_no_ratio_of_what_is_trained(trial_parts):
     records, _ = trial_parts
-    courses = wb.analysis.courses.read({label: [*by.values()] for label, by in records.items()})
+    curves = wb.analysis.curves.read({label: [*by.values()] for label, by in records.items()})
     idle = {
-        seed: replace(course, table=course.table.assign(tokens_trained=0))
-        for seed, course in courses["ar3po"].items()
+        seed: replace(curve, table=curve.table.assign(tokens_trained=0))
+        for seed, curve in curves["ar3po"].items()
     }
-    [shown] = _by_measure({**courses, "ar3po": idle}, "grpo", 0.338).parts.values()
+    [shown] = _by_measure({**curves, "ar3po": idle}, "grpo", 0.338).parts.values()
     assert shown["trained tokens"]["ar3po"] == NOTHING != shown["rollouts"]["ar3po"]
     assert shown["trained tokens"]["cbs-round"] != NOTHING

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.records import Record, record_paths
+from workbench.utils.labels import from_folder
 
 Arms = Mapping[str, Sequence[Record]]
 
@@ -175,7 +176,7 @@ def _setting(record: Record) -> str:
 def _folder_label(record: Record) -> str | None:
     """The label that a directory label/seed-N gives, None for another directory."""
     folder = record.path.resolve()
-    return folder.parent.name if re.fullmatch(r"seed-\d+", folder.name) else None
+    return from_folder(folder.parent.name) if re.fullmatch(r"seed-\d+", folder.name) else None
 
 
 def _distinct_labels(parts: list[tuple[str, list[Record]]]) -> list[str]:

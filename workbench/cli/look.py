@@ -122,7 +122,7 @@ def compare(
       python -m workbench compare runs/grpo runs/knapsack --json
     """
     from workbench.analysis import comparisons
-    from workbench.analysis.courses import UNITS
+    from workbench.analysis.curves import UNITS
     from workbench.cli import pictures
     from workbench.plots import curves
     from workbench.reports.tables import compared, default_baseline

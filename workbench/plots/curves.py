@@ -19,7 +19,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from workbench.analysis.courses import comparable, evaluations, name_of, scores, spent
+from workbench.analysis.curves import comparable, evaluations, name_of, scores, spent
 from workbench.analysis.intervals import mean_interval
 from workbench.analysis.runs import arms, one_setting
 from workbench.plots.style import (
@@ -60,7 +60,7 @@ def learning_curve(
     ----------
     records : Record, list of Record, or dict from label to either
         A list is divided by settings; grpo(4) and grpo(8) are two lines.
-    x : str or courses.Unit
+    x : str or curves.Unit
         "round", or what is summed up to the round: seconds, rollouts, flops, tokens_sampled,
         tokens_trained, or a `cost.CostModel`.
     y : str

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis import comparisons
-from workbench.analysis.courses import UNITS
+from workbench.analysis.curves import UNITS
 from workbench.analysis.intervals import mean_interval
 from workbench.analysis.sequential import verdicts_on_gains
 from workbench.plots.curves import AXIS_LABELS

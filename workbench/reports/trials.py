@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib import pyplot as plt
 
 from workbench.analysis import cost
-from workbench.analysis.courses import Course, Unit, name_of, read
+from workbench.analysis.curves import Curve, Unit, name_of, read
 from workbench.analysis.targets import to_target
 from workbench.plots import trials as plots
 from workbench.records import Record
@@ -125,19 +125,19 @@ def _answers(table: pd.DataFrame) -> Table:
 
 def _by_measure(groups: Any, baseline: str, target: float) -> Table:
     """The ratio of costs in every measure, a row an arm."""
-    courses = read(groups)
+    curves = read(groups)
     columns = {}
     for name, unit in MEASURES.items():
         # An arm that trains on nothing has no cost in what is trained, and no ratio of costs.
-        spending = {label: runs for label, runs in courses.items() if _all_spend(runs, unit)}
+        spending = {label: runs for label, runs in curves.items() if _all_spend(runs, unit)}
         ratios = to_target(spending, target, unit, baseline=baseline)
-        ratios = ratios.reindex(index=courses, columns=["ratio", "low", "high"])
+        ratios = ratios.reindex(index=curves, columns=["ratio", "low", "high"])
         columns[name] = [ratio_text(*row) for row in ratios.itertuples(index=False)]
-    shown = pd.DataFrame(columns, index=list(courses)).drop(index=baseline)
+    shown = pd.DataFrame(columns, index=list(curves)).drop(index=baseline)
     caption = "The same by what is counted; intervals of 95 %, for a single look at a single arm"
     return Table(caption, {"": shown})
 
 
-def _all_spend(runs: Mapping[int, Course], unit: str | Unit) -> bool:
+def _all_spend(runs: Mapping[int, Curve], unit: str | Unit) -> bool:
     """Whether every run of an arm has spent something by its end."""
-    return all(course.places(unit)[-1] > 0 for course in runs.values())
+    return all(curve.places(unit)[-1] > 0 for curve in runs.values())
