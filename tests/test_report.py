@@ -17,6 +17,7 @@ import pytest
 import written_records
 from conftest import small_lab
 from typer.testing import CliRunner
+from workbench.reports.figures import _inline
 
 import workbench as wb
 from workbench.__main__ import main
@@ -24,7 +25,6 @@ from workbench.analysis.courses import comparable
 from workbench.analysis.runs import labelled, load_all
 from workbench.plots.style import PALETTE, looks
 from workbench.reports import figures, report
-from workbench.reports.figures import _inline
 from workbench.reports.page import TEMPLATES
 from workbench.reports.tables import comparison, configuration, default_baseline, responses
 
