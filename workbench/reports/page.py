@@ -169,8 +169,7 @@ def _write(
     )
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Names of files may hold half surrogate pairs, which UTF-8 has not.
-    path.write_text(page, encoding="utf-8", errors="replace")
+    path.write_text(page, encoding="utf-8")
     return path
 
 
@@ -181,8 +180,7 @@ def show(template: str, *texts: Any) -> None:
     """Show HTML as the output of a cell, with texts in it that are escaped."""
     from IPython.display import HTML, display
 
-    html = Markup(template).format(*texts)
-    display(HTML(html.encode("utf-8", "replace").decode("utf-8")))
+    display(HTML(Markup(template).format(*texts)))
 
 
 def table(frame: pd.DataFrame, caption: str, kind: str = "numbers") -> None:
@@ -216,9 +214,10 @@ def picture(drawn: Any, caption: str) -> None:
     figure = drawn.figure
     # Matplotlib keeps open figures in memory, and a notebook would show them once more.
     plt.close(figure)
-    drawing = svg(figure)
-    # Ids of groups would stand in every drawing of the page.
-    drawing = re.sub(r'<g id="[^"]*"', "<g", drawing[drawing.index("<svg") + len("<svg") :])
+    drawing = svg(figure).partition("<svg")[2]
+    # Ids of groups would be the same in every drawing of the page.
+    drawing = re.sub(r'(?<=<g) id="[^"]*"', "", drawing)
+    drawing = re.sub("<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
     show(
         '<figure><svg role="img" aria-label="{0}"{1}<figcaption>{0}</figcaption></figure>',
         caption,
