@@ -64,10 +64,8 @@ INTERNAL = (
     "policies.packing",
     "policies.unsloth",  # cannot be imported without Unsloth
     "pools",
-    "reports.figures",
     "reports.page",
     "reports.tables",
-    "reports.trials",
     "trials.",
     "trl.",
     "utils.",

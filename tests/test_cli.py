@@ -378,14 +378,20 @@ def test_show_reads_a_record_that_was_packed_without_levels(tmp_path):
         plots.accuracy_by_level(wb.load(tmp_path / "runs" / "seed-0"))
 
 
-def test_show_prints_a_table_or_json_and_writes_figure_and_report(tmp_path):
-    html = tmp_path / "deep" / "report.html"
+def test_report_writes_a_page(tmp_path):
+    page = tmp_path / "deep" / "page.html"
+    result = invoke("report", f"{SEEDS}/seed-0", "--out", page)
+    assert result.exit_code == 0, result.output
+    assert result.output.strip() == str(page)
+    assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_show_prints_a_table_or_json_and_writes_a_figure(tmp_path):
     figure = tmp_path / "fig.png"
-    result = invoke("show", f"{SEEDS}/seed-0", "--html", html, "--out", figure)
+    result = invoke("show", f"{SEEDS}/seed-0", "--out", figure)
     assert result.exit_code == 0
     assert "level 1, avg@8" in result.output
     assert "rollouts 51200" in result.output
-    assert html.read_text().startswith("<!DOCTYPE html>")
     assert figure.read_bytes().startswith(b"\x89PNG")
 
     several = invoke("show", SEEDS).output.splitlines()

@@ -130,7 +130,7 @@ def outcome(function):
 def look_at(path):
     """What somebody does who looks at a record, and what a report says of it in words."""
     record = wb.load(path)
-    configuration(record.label, [record])
+    "".join(f"{name}{words}" for name, words in configuration([record]).items())
     for text in (repr(record), record._repr_html_(), record.label, str(record.warnings)):
         assert isinstance(text, str)
     record.accuracy()

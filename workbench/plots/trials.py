@@ -81,7 +81,9 @@ def trial(
     groups = {baseline: groups[baseline], **groups}
     curves = read(groups)
     with style():
-        figure = figure or plt.figure(figsize=(WIDTH, 6.4), layout="constrained")
+        if figure is None:
+            figure = plt.figure(figsize=(WIDTH, 6.4), layout="constrained")
+            plt.close(figure)  # a cell shows what it returns, and not once more what is open
         figure.clear()
         held_out, seeds, tuned, by_price = figure.subplots(2, 2).flat
         learning_curve(groups, x=measure, legend=None, title="Held-out accuracy", ax=held_out)
