@@ -82,7 +82,7 @@ lab: setup ## JupyterLab on notebooks/
 	@$(HERE) $(BIN)/python -m jupyterlab --notebook-dir notebooks
 
 check: setup ## the quick tests, for the one who edits (2 minutes): no notebooks, nothing marked slow or long
-	@$(IN_PARALLEL) -m 'not (gpu or long or slow)' tests $(PYTEST_ARGS)
+	@$(IN_PARALLEL) -p no:nbval -m 'not (gpu or long or slow)' tests $(PYTEST_ARGS)
 
 test: setup ## all tests but the long ones, and all notebooks run and compared with what they show (8 minutes)
 	@$(IN_PARALLEL) --nbval --nbval-current-env --nbval-cell-timeout 600 tests $(NOTEBOOKS) $(PYTEST_ARGS)

@@ -64,16 +64,14 @@ INTERNAL = (
     "policies.packing",
     "policies.unsloth",  # cannot be imported without Unsloth
     "pools",
-    "reports.figures",
     "reports.page",
     "reports.tables",
-    "reports.trials",
     "trials.",
     "trl.",
     "utils.",
     "verifiers.inside",
+    "verifiers.inside.",
     "verifiers.pool",
-    "verifiers.seccomp",
     "verl.",
 )
 # Packages whose page would only repeat the pages of their modules.

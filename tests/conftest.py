@@ -1,5 +1,6 @@
 """Shared by all tests: one CPU thread, the tiny model, small labs."""
 
+import collections
 import contextlib
 import gc
 import multiprocessing
@@ -9,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
@@ -29,55 +31,6 @@ settings.register_profile("any", deadline=None)
 # For CI: the same examples as long as the test is the same.
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.load_profile("any")
-
-
-# Files that consist of slow tests: `make check` leaves them out, as it does single tests that are
-# marked slow.
-SLOW_FILES = (
-    "test_cli.py",
-    "test_code_guide.py",
-    "test_escapes.py",
-    "test_gpu_first_run.py",
-    "test_hub.py",
-    "test_pods.py",
-    "test_power_loss.py",
-    "test_recorded_runs.py",
-    "test_strangers.py",
-    "test_sweep.py",
-    "test_trl.py",
-    "test_trl_resume.py",
-    "test_trl_rewards.py",
-    "test_trl_wider.py",
-    "test_verifier_pool.py",
-)
-# The files that take longest, the longest first. `make test` gives whole files to its processes in
-# this order, so that none of them is left with a long file when the others have nothing to do.
-LONGEST = (
-    "test_trial.py",
-    "test_trl.py",
-    "test_hub.py",
-    "test_run.py",
-    "test_verifier_pool.py",
-    "test_escapes.py",
-    "test_code_guide.py",
-    "test_served.py",
-    "test_sweep.py",
-    "test_trl_rewards.py",
-    "test_trl_resume.py",
-    "test_stand_ins.py",
-    "test_recorded_runs.py",
-    "test_leaderboard.py",
-    "test_records.py",
-    "test_cli.py",
-    "test_strangers.py",
-    "test_trl_wider.py",
-    "test_docs.py",
-    "test_gpu_first_run.py",
-    "test_verifiers.py",
-    "test_pods.py",
-    "test_course_slot.py",
-    "test_trying.py",
-)
 
 
 # Parameters of notebooks that `make test` makes smaller: they change live cells alone, whose output
@@ -119,24 +72,25 @@ def pytest_configure(config):
         os.chmod(folder, 0o755)  # a sandbox may run as another user
         os.environ["TMPDIR"] = folder
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    if config.getoption("nbval", default=False):
+        import nbval.plugin
+        from forked_kernel import ForkedKernel
+
+        nbval.plugin.RunningKernel = ForkedKernel
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Notebooks first, which start a kernel each, then long files; marks files of slow tests."""
+    """Notebooks first, then the files with the most slow tests.
 
-    def rank(item):
-        if item.path.suffix == ".ipynb":
-            return 0
-        name = item.path.name
-        return 1 + (LONGEST.index(name) if name in LONGEST else len(LONGEST))
-
-    items.sort(key=rank)
+    `make test` gives whole files to its processes in this order, so that none of them is left with
+    a long file when the others have nothing to do.
+    """
+    slow = collections.Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: (item.path.suffix != ".ipynb", -slow[item.path]))
     for item in items:
         if item.path.suffix == ".ipynb":
             make_smaller(item)
-        if item.path.name in SLOW_FILES:
-            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish():
@@ -184,6 +138,31 @@ def policy():
 @pytest.fixture
 def lab():
     return small_lab()
+
+
+@pytest.fixture
+def at_small_scale(monkeypatch):
+    """For the code of README and the docs: small where it leaves the size to defaults, and short.
+
+    A model of the reader's own is the shipped one, which knows no chats, on a CPU.
+    """
+    monkeypatch.setitem(wb.labs.tiny.__kwdefaults__, "held_out", 8)
+    monkeypatch.setitem(wb.labs.tiny.__kwdefaults__, "samples", 1)
+    monkeypatch.setitem(wb.Run.__init__.__kwdefaults__, "problems_per_round", 8)
+    rounds = wb.Run.rounds
+    monkeypatch.setattr(
+        wb.Run, "rounds", lambda run, n, **rest: rounds(run, n if n < 10 else 2, **rest)
+    )
+    make = wb.labs.transformers
+
+    def transformers(model, problems, held_out, **options):
+        if model != "path/or/hub-name":
+            return make(model, problems, held_out, **options)
+        options |= {"template": "{prompt}", "dtype": "float32", "device": "cpu"}
+        lab = make(shipped("models/early-small"), problems, held_out, **options)
+        return replace(lab, held_out=None)
+
+    monkeypatch.setattr(wb.labs, "transformers", transformers)
 
 
 def heed_interrupts():

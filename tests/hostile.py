@@ -1,13 +1,8 @@
-"""Responses made to break a verifier of mathematics: 20 families, none of them a right answer.
-
-python tests/hostile.py     scores them all and prints how each family ended
-"""
+"""Responses made to break a verifier of mathematics: 20 families, none of them a right answer."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections import Counter
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -427,36 +422,3 @@ def slowest(pool):
 
     with patch.object(pool, "_reply", timed):
         yield seconds
-
-
-def main() -> None:
-    from workbench.verifiers import STATUSES, Math
-
-    print(
-        f"{'family':<14}{'n':>5}",
-        *(f"{status:>9}" for status in STATUSES),
-        f"{'slowest':>9}{'seconds':>9}",
-    )
-    total = Counter()
-    with Math(deadline=0.5, workers=2, cache=0) as verifier:
-        for family, responses in FAMILIES.items():
-            start = time.monotonic()
-            with slowest(verifier.pool) as kept:
-                scores = verifier.score(responses, [gold(family)] * len(responses))
-            counts = Counter(scores.status.tolist())
-            total += counts
-            seconds = f"{max(kept):>9.3f}{time.monotonic() - start:>9.2f}"
-            print(
-                f"{family:<14}{len(responses):>5}",
-                *(f"{counts[status]:>9}" for status in STATUSES),
-                seconds,
-                flush=True,
-            )
-        print(
-            f"{'all':<14}{sum(map(len, FAMILIES.values())):>5}",
-            *(f"{total[status]:>9}" for status in STATUSES),
-        )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,12 +13,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
 
-from workbench.verifiers import Code, Scores, seccomp
+from workbench.verifiers import Code, Scores
 from workbench.verifiers.sandbox import Sandbox
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,13 +76,11 @@ def no_user() -> str | None:
 
 SERVER = """
 import json, sys
-from unittest import mock
-from workbench.verifiers import Code, seccomp
+from workbench.verifiers import Code
 for line in sys.stdin:
     asked = json.loads(line)
-    with mock.patch.object(seccomp, "available", return_value=asked["filtered"]):
-        with Code(**asked["options"]) as code:
-            scores = code.score(asked["responses"], asked["answers"])
+    with Code(**asked["options"]) as code:
+        scores = code.score(asked["responses"], asked["answers"])
     print(json.dumps([scores.reward.tolist(), scores.status.tolist()]), flush=True)
 """
 
@@ -93,8 +90,7 @@ class UserCode:
 
     server: subprocess.Popen | None = None
 
-    def __init__(self, filtered: bool, options: dict) -> None:
-        self.filtered = filtered
+    def __init__(self, options: dict) -> None:
         self.options = options
 
     def score(self, responses, answers) -> Scores:
@@ -109,7 +105,6 @@ class UserCode:
             )
             atexit.register(UserCode.server.kill)
         asked = {
-            "filtered": self.filtered,
             "options": self.options,
             "responses": list(responses),
             "answers": list(answers),
@@ -125,11 +120,10 @@ class UserCode:
         pass
 
 
-# Kinds of sandboxes: "bwrap", "user" (bubblewrap as another user) and "weak"
+# Kinds of sandboxes: "bwrap", "user" (bubblewrap as another user) and "none"
 
 NO_BWRAP = refusal("bwrap")
 NO_USER = NO_BWRAP or no_user()
-FILTERED = seccomp.available()
 
 
 def kind(name: str, missing: str | None):
@@ -138,19 +132,16 @@ def kind(name: str, missing: str | None):
 
 BWRAP = kind("bwrap", NO_BWRAP)
 AS_USER = kind("user", NO_USER)
-WEAK = kind("weak", None if FILTERED else "the weak sandbox needs the filter for this")
-both = pytest.mark.parametrize("kind", ["weak", BWRAP])
-all_kinds = pytest.mark.parametrize("kind", ["weak", BWRAP, AS_USER])
-namespaced = pytest.mark.parametrize("kind", [BWRAP, AS_USER])
+with_and_without = pytest.mark.parametrize("kind", ["none", BWRAP])
+sandboxed = pytest.mark.parametrize("kind", [BWRAP, AS_USER])
 
 
-def verifier(kind: str, filtered: bool = True, **options):
-    """A verifier with a sandbox of that kind, with or without the filter of system calls."""
+def verifier(kind: str, **options):
+    """A verifier with a sandbox of that kind."""
     options = {"fenced": False, "deadline": DEADLINE, "memory_mb": 256, **options}
     if kind == "user":
-        return UserCode(filtered and FILTERED, {"sandbox": "bwrap", **options})
-    with mock.patch.object(seccomp, "available", return_value=filtered and FILTERED):
-        return Code(sandbox=kind, **options)
+        return UserCode({"sandbox": "bwrap", **options})
+    return Code(sandbox=kind, **options)
 
 
 # Tests of programs, and looking at processes from outside

@@ -15,7 +15,7 @@ from written_records import curve, write
 
 import workbench as wb
 from papers import ar3po, tuned
-from workbench.analysis.courses import read
+from workbench.analysis.curves import read
 from workbench.analysis.runs import load_all
 from workbench.analysis.targets import to_target
 
@@ -66,21 +66,21 @@ class TestRolloutsByRate:
 
 class TestCosts:
     @pytest.fixture
-    def courses(self, tmp_path):
+    def curves(self, tmp_path):
         """Three arms of two seeds and four rounds of ten rollouts."""
         for label, slope in (("GRPO", 0.05), ("AR3PO", 0.1), ("DAPO", 0.1)):
             for seed in (0, 1):
                 curve(tmp_path, label, seed, 0.2 + slope * np.arange(0, 5, 2), every=2)
         return read(load_all(tmp_path))
 
-    def test_one_arm_is_billed_flat_and_the_others_stay(self, courses):
-        billed = ar3po.flat_bill(courses)
+    def test_one_arm_is_billed_flat_and_the_others_stay(self, curves):
+        billed = ar3po.flat_bill(curves)
         assert billed["DAPO"][0].table["rollouts"].tolist() == [24 * 32] * 4
         assert billed["AR3PO"][0].places("rollouts").tolist() == [0, 20, 40]
-        assert courses["DAPO"][0].table["rollouts"].tolist() == [10] * 4
+        assert curves["DAPO"][0].table["rollouts"].tolist() == [10] * 4
 
-    def test_accuracy_after_so_many_rollouts(self, courses):
-        found = ar3po.accuracy_after(courses["AR3PO"], 30)
+    def test_accuracy_after_so_many_rollouts(self, curves):
+        found = ar3po.accuracy_after(curves["AR3PO"], 30)
         assert found["accuracy"] == pytest.approx(0.5)
         assert (found["±"], found["rounds"], found["seeds"]) == (pytest.approx(0), 3, 2)
 
@@ -93,8 +93,8 @@ class TestCosts:
         assert table["AR3PO", "difference"].tolist() == pytest.approx([10, 20])
         assert "GRPO" not in table.columns.get_level_values(0)
 
-    def test_ratios_as_texts_leave_the_baseline_out(self, courses):
-        tables = {"rounds": to_target(courses, 0.35, "round", baseline="GRPO")}
+    def test_ratios_as_texts_leave_the_baseline_out(self, curves):
+        tables = {"rounds": to_target(curves, 0.35, "round", baseline="GRPO")}
         texts = ar3po.ratio_texts(tables, "GRPO")
         assert texts.loc["rounds"].to_dict() == {
             "AR3PO": "0.50 [0.50, 0.50]",

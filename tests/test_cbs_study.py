@@ -14,7 +14,7 @@ from conftest import small_lab
 from written_records import curve, write
 
 from papers import cbs, tuned
-from workbench.analysis.courses import read
+from workbench.analysis.curves import read
 from workbench.analysis.runs import load_all
 from workbench.plots.style import style
 
@@ -52,9 +52,9 @@ def two_arms(tmp_path):
 
 class TestCosts:
     def test_steps_are_a_unit_of_spending(self, two_arms):
-        courses = read(two_arms)
-        assert courses["few"][0].places(cbs.STEPS).tolist() == [0, 2, 4]
-        assert courses["many"][0].places(cbs.STEPS).tolist() == [0, 8, 16]
+        curves = read(two_arms)
+        assert curves["few"][0].places(cbs.STEPS).tolist() == [0, 2, 4]
+        assert curves["many"][0].places(cbs.STEPS).tolist() == [0, 8, 16]
 
     def test_arms_above_one_another(self, two_arms):
         table = cbs.above(two_arms, {"more": ("many", "few")})
@@ -88,8 +88,8 @@ class TestCosts:
 
 class TestLearning:
     def test_ends_of_every_seed(self, two_arms):
-        courses = read(two_arms)
-        table = cbs.ends_by_seed(courses)
+        curves = read(two_arms)
+        table = cbs.ends_by_seed(curves)
         assert table.loc["few", "seed 1"] == pytest.approx(41)
         assert np.isnan(table.loc["few", "seed 2"])
         assert table.loc["few", "deviation"] == pytest.approx(0.5**0.5)
@@ -161,7 +161,7 @@ class TestOnRecords:
     @pytest.mark.slow
     def test_figures_name_the_arms(self, recorded):
         shelf = recorded.shelves["grpo"]
-        ax = cbs.ends_figure(cbs.ends_by_seed(shelf.courses), title="a seed fails")
+        ax = cbs.ends_figure(cbs.ends_by_seed(shelf.curves), title="a seed fails")
         assert [text.get_text() for text in ax.get_yticklabels()] == list(cbs.ARMS.values())
         axes = cbs.update_panels(recorded.records, title="cheaper")
         assert [ax.get_title("left") for ax in axes] == ["GRPO", "DAPO", "GSPO"]

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from programs import all_kinds, asserts, both, io, verifier
+from programs import asserts, io, verifier, with_and_without
 
-from workbench.verifiers import Code, seccomp
+from workbench.verifiers import Code
 from workbench.verifiers.code import program, read_tests, same_output
-from workbench.verifiers.inside import READY, Link, decode, encode, same
-from workbench.verifiers.sandbox import left_open
-
-pytestmark = pytest.mark.filterwarnings("ignore:sandbox='weak'")
+from workbench.verifiers.inside import decode, encode
+from workbench.verifiers.inside.checker import Link, same
 
 ADD = "def add(a, b):\n    return a + b\n"
 HUMAN_EVAL = """
@@ -72,11 +71,6 @@ VERDICTS = {
         "import threading as t\nx = t.Thread(target=print, args=(3,)); x.start(); x.join()",
         io(["", "3"]),
         "ok",
-    ),
-    "a file of its own": (
-        "open('/tmp/a', 'w').write('3')\nprint(open('/tmp/a').read())",
-        io(["", "3"]),
-        "wrong",
     ),
     "input by its number": ("print(open(0).read())", io(["3", "3"]), "ok"),
     "asyncio": (
@@ -193,7 +187,7 @@ VERDICTS = {
 }
 
 
-@all_kinds
+@with_and_without
 def test_verdicts(kind):
     with verifier(kind, workers=4) as code:
         responses, answers, expected = zip(*VERDICTS.values())
@@ -202,7 +196,7 @@ def test_verdicts(kind):
     assert scores.reward.tolist() == [float(status == "ok") for status in expected]
 
 
-@both
+@with_and_without
 @pytest.mark.filterwarnings("error")
 def test_shares(kind):
     with verifier(kind, partial=True) as code:
@@ -227,7 +221,7 @@ def test_shares(kind):
 
 
 @pytest.mark.slow
-@both
+@with_and_without
 def test_the_deadline_is_the_response_s(kind):
     sleeps = "import time\ntime.sleep(float(input()))\nprint(1)"
     loops = "while True: pass"
@@ -245,7 +239,7 @@ def test_the_deadline_is_the_response_s(kind):
 
 
 def test_a_fenced_program_is_taken_from_the_response():
-    with verifier("weak", fenced=True) as code:
+    with verifier("none", fenced=True) as code:
         responses = ["Here:\n```python\nprint(3)\n```\nDone.", "```\nprint(3)\n```", "print(3)"]
         responses += ["```python\nprint(3)\n", "```bash\nls\n```"]
         assert (
@@ -258,12 +252,12 @@ def test_a_fenced_program_is_taken_from_the_response():
 
 
 def test_a_response_without_a_program_has_passed_no_share_of_the_tests():
-    with verifier("weak", fenced=True, partial=True) as code:
+    with verifier("none", fenced=True, partial=True) as code:
         assert code.score(["I cannot."], [io(["", "3"])]).reward.tolist() == [0]
 
 
 def test_a_program_may_end_itself_as_in_an_interactive_interpreter():
-    with verifier("weak") as code:
+    with verifier("none") as code:
         programs = ["print(1)\nexit()\nprint(2)", "print(1)\nquit()", "print(1)\nexit(3)"]
         status = code.score(programs, [io(["", "1"])] * 3).status.tolist()
         assert status[:2] == ["ok", "ok"] and status[2] != "ok"
@@ -352,8 +346,7 @@ class TestLink:
         """A link whose replies the test writes, of at most 64 bytes each."""
         requests_out, requests_in = os.pipe()
         replies_out, replies_in = os.pipe()
-        os.write(replies_in, READY)
-        link = Link(requests_in, replies_out, 64, "")
+        link = Link(requests_in, replies_out, 64)
         link.write = lambda text: os.write(replies_in, text.encode())
         yield link
         link.replies.close()
@@ -394,7 +387,7 @@ class TestLink:
 
 
 @pytest.mark.slow
-@all_kinds
+@with_and_without
 def test_a_test_that_expects_an_error_is_not_passed_by_breaking_the_conversation(kind):
     """Whatever the checker meets when it reads nonsense, no test may take it for its own error."""
     forged = "import os\nfor end in range(3, 30):\n    try: os.write(end, b'{text}\\n')\n"
@@ -427,6 +420,7 @@ def test_plain_data_crosses_unchanged(value):
     "argument",
     [
         {"sandbox": "docker"},
+        {"sandbox": "weak"},
         {"fenced": 1},
         {"partial": "yes"},
         {"workers": 0},
@@ -438,7 +432,7 @@ def test_plain_data_crosses_unchanged(value):
 def test_constructor_arguments(argument):
     name = next(iter(argument))
     with pytest.raises(ValueError, match=f"{name}="):
-        Code(**{"sandbox": "weak", **argument})
+        Code(**{"sandbox": "none", **argument})
 
 
 @pytest.mark.parametrize(
@@ -464,33 +458,22 @@ def test_answers_without_tests(answer):
         read_tests(answer, "answers[7]")
 
 
-def test_a_missing_bubblewrap_is_named_with_its_cure(tmp_path, monkeypatch):
+@pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
+def test_where_the_sandbox_cannot_be_had_the_refusal_names_it_and_the_way_without(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(OSError, match="sandbox='bwrap'"):
+    with pytest.raises(FileNotFoundError, match=r"bubblewrap.*sandbox='none'"):
         Code()
-    fails = '[ "$1" = --version ] && echo bubblewrap 0.9.0 || { echo no namespaces >&2; exit 1; }'
-    (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{fails}\n")
+    # As in a container that may not make namespaces.
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho no namespaces >&2\nexit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
-    with pytest.raises(OSError, match="no namespaces"):
+    with pytest.raises(ChildProcessError, match=r"no namespaces.*sandbox='none'"):
         Code()
-
-
-def test_the_weak_sandbox_says_what_it_leaves_open_here(monkeypatch):
-    """With the filter and Landlock it is little, without either it is all that a user can do."""
-    monkeypatch.setattr("workbench.verifiers.sandbox.has_landlock", lambda: True)
-    monkeypatch.setattr(seccomp, "available", lambda: True)
-    assert "see which files exist" in left_open() and "read" not in left_open()
-    monkeypatch.setattr("workbench.verifiers.sandbox.has_landlock", lambda: False)
-    assert "read every file" in left_open() and "change" not in left_open()
-    monkeypatch.setattr(seccomp, "available", lambda: False)
-    for deed in ("read, change and delete", "network", "kill", "outlive", "forge"):
-        assert deed in left_open()
-    with pytest.warns(UserWarning, match="sandbox='weak'"):
-        Code(sandbox="weak")
 
 
 def test_config_and_lengths():
-    code = verifier("weak", deadline=3.0)
+    code = verifier("none", deadline=3.0)
     assert Code(**code.config).config == code.config
     with pytest.raises(ValueError, match="answers"):
         code.score([], [io(["", ""])])

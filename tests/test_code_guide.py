@@ -28,7 +28,7 @@ PROGRAMS = ("def double(x):\n    return x + x", "def square(x):\n    return x * 
 CONTEXT = 512  # tokens, each of one character
 STEPS = 300
 
-pytestmark = pytest.mark.filterwarnings("ignore:sandbox='weak'")
+pytestmark = pytest.mark.slow
 
 
 def blocks(language):
@@ -103,11 +103,11 @@ def writes_programs(tmp_path_factory):
 
 @pytest.fixture
 def names(monkeypatch):
-    """What the blocks define. Without bubblewrap they run in the weak sandbox."""
+    """What the blocks define. Where bubblewrap cannot run, the programs above are trusted."""
     try:
         wb.verifiers.Code()
     except OSError:
-        monkeypatch.setattr(wb.verifiers, "Code", partial(wb.verifiers.Code, sandbox="weak"))
+        monkeypatch.setattr(wb.verifiers, "Code", partial(wb.verifiers.Code, sandbox="none"))
     return {"__name__": "guide"}
 
 

@@ -18,7 +18,7 @@ from papers.tables import (
     seed_means,
 )
 from workbench.analysis import comparisons
-from workbench.analysis.courses import Course
+from workbench.analysis.curves import Curve
 from workbench.analysis.runs import load_all
 
 # Accuracy .5 before training, and .5 or 1 after two rounds.
@@ -254,18 +254,18 @@ def test_a_packed_record_reads_as_before_but_is_not_resumed(tmp_path):
 
 
 def test_courses_are_what_comparisons_read(tmp_path):
-    """Functions that read courses take them as well as records."""
+    """Functions that read curves take them as well as records."""
     groups = two_arms(tmp_path, seeds=(0,))
-    course = Course(
+    curve = Curve(
         "a", 0, np.array([0, 2]), np.array([0.5, 0.5]), groups["a"][0].rounds, groups["a"][0].path
     )
-    assert comparisons.common_budget({"a": {0: course}}, "rollouts") == 40
+    assert comparisons.common_budget({"a": {0: curve}}, "rollouts") == 40
 
 
 def test_an_evaluated_round_that_is_missing_is_named(tmp_path):
     """What had been spent by then is not known, and the next round's sum is another one."""
     groups = two_arms(tmp_path, seeds=(0,))
     table = groups["a"][0].rounds
-    course = Course("a", 0, np.array([0, 2]), np.array([0.5, 0.5]), table[table["round"] != 2], "a")
+    curve = Curve("a", 0, np.array([0, 2]), np.array([0.5, 0.5]), table[table["round"] != 2], "a")
     with pytest.raises(ValueError, match="a: rounds that were evaluated are missing"):
-        course.places("rollouts")
+        curve.places("rollouts")

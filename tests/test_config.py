@@ -160,16 +160,10 @@ def test_a_lab_of_ones_own_model_is_plain_data():
         ("transformers", {**OWN, "verifier": {"command": "x"}}, "^verifier.command: "),
         ("transformers", {**OWN, "verifier": "Math"}, "verifier="),
         ("transformers", {**OWN, "lora": {"megatron_core": "x"}}, "lora='megatron_core'"),
-        ("transformers", {**OWN, "lora": {"target_modules": "(a+)+$"}}, "target_modules"),
-        ("transformers", {**OWN, "lora": {"target_modules": ".*.*.*"}}, "target_modules"),
-        ("transformers", {**OWN, "lora": {"rank_pattern": {"(.*)*": 3}}}, "rank_pattern"),
         ("transformers", {**OWN, "problems": {**GYM, "name": "codeio"}}, "name='codeio'"),
         ("transformers", {**OWN, "problems": {**GYM, "name": None}}, "name=None"),
         ("transformers", {**OWN, "problems": {**GYM, "operators": ["f('x')"]}}, "operators"),
         ("transformers", {**OWN, "problems": {**GYM, "datasets": [{"name": "x"}]}}, "datasets"),
-        ("transformers", {**OWN, "problems": {**GYM, "min_terms": 10**9}}, "min_terms"),
-        ("transformers", {**OWN, "problems": {**GYM, "min_terms": float("nan")}}, "min_terms"),
-        ("transformers", {**OWN, "problems": {**GYM, "sizes": [1] * 10**5}}, "sizes"),
         ("unsloth", {**OWN, "lora_ranks": 3}, "^lora_ranks: .*'lora_rank'"),
     ],
     ids=str,
@@ -177,13 +171,6 @@ def test_a_lab_of_ones_own_model_is_plain_data():
 def test_a_lab_that_cannot_be_made_is_named(name, arguments, named):
     with pytest.raises(ValueError, match=named):
         config.lab(name, arguments)
-
-
-def test_numbers_of_a_task_are_bounded():
-    config.check_pool({**GYM, "max_terms": 10_000, "seed": 10**9, "low": -0.5})
-    for option in (10_001, -10_001, [1, 10_001]):
-        with pytest.raises(ValueError, match="max_terms"):
-            config.check_pool({**GYM, "max_terms": option})
 
 
 @pytest.mark.parametrize("described", [{"lab": "tiny"}, {"lab": "tiny", "pool": 8, "own": True}])
@@ -196,14 +183,6 @@ def test_the_names_that_help_shows_are_those_of_the_code():
     """The command line shows them without loading what they name."""
     assert all(callable(getattr(wb.labs, name)) for name in names.LABS)
     assert set(names.SLOTS) == set(config.SLOTS)
-
-
-def test_a_task_of_a_stranger_cannot_ask_for_an_endless_text():
-    pytest.importorskip(
-        "reasoning_gym", reason="reasoning-gym is not installed (pip install reasoning-gym)"
-    )
-    problems = config.pool({**GYM, "instruction": "{:>9999999999} in \\boxed{{}}"})
-    assert problems[0].prompt.endswith("{:>9999999999} in \\boxed{}")
 
 
 TEXTS = st.text("abmn.M_[$", max_size=6)
@@ -235,7 +214,7 @@ def test_any_data_makes_a_method_or_is_refused_by_name(name, arguments, settings
 
 
 def test_data_survives_json():
-    arguments = {"clip": [0.1, 0.3], "loss_aggregation": "rollout"}
+    arguments = {"objective.clip": [0.1, 0.3], "objective.loss_aggregation": "rollout"}
     settings = {"allocator": "Uniform", "allocator.n": 4}
     texts = json.dumps(arguments), json.dumps(settings)
     made = config.method("grpo", *texts)

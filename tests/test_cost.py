@@ -23,11 +23,7 @@ TOKENS = st.builds(Tokens, st.floats(1, 1000), st.floats(1, 1000), st.just(True)
 class TestBills:
     def test_a_cost_model_adds_trained_tokens_and_priced_samples(self):
         rounds = pd.DataFrame(
-            {
-                "tokens_sampled": [100, 100],
-                "tokens_trained": [40, 60],
-                "tokens_selected": [80, 80],
-            }
+            {"tokens_sampled": [100, 100], "tokens_trained": [40, 60], "tokens_selected": [80, 80]}
         )
         assert CostModel(0.5).per_round(rounds).tolist() == [90, 110]
         assert CostModel(0.5, bill="selected").per_round(rounds).tolist() == [130, 130]

@@ -8,7 +8,7 @@ import workbench as wb
 from papers import courses, stress, stressed
 from papers.regimes import REGIMES
 from papers.tuned import Shelf
-from workbench.analysis.courses import common_budget
+from workbench.analysis.curves import common_budget
 
 LAB = wb.labs.tiny(pool=32, levels=(1, 8), held_out=8, samples=2, regime="tight")
 
@@ -46,10 +46,10 @@ def test_runs_are_compared_when_they_have_sampled_as_many_tokens():
     names = {"grpo": "GRPO", "spec-rl": "SPEC-RL"}
     shelf = Shelf(wb.labs.shipped("runs") / "regimes/course-tight", names)
     found = courses.ends(shelf.groups)
-    budget = common_budget(shelf.courses, "tokens_sampled")
+    budget = common_budget(shelf.curves, "tokens_sampled")
     scores = {
         name: [run.score_at("tokens_sampled", budget) for run in runs.values()]
-        for name, runs in shelf.courses.items()
+        for name, runs in shelf.curves.items()
     }
     gain = 100 * (np.mean(scores["SPEC-RL"]) - np.mean(scores["GRPO"]))
     assert found.loc[("SPEC-RL", "accuracy"), "value"] == pytest.approx(gain)
@@ -64,11 +64,11 @@ def test_every_arm_of_a_course_has_a_name(name):
 @pytest.mark.parametrize("name", stress.CONDITIONS)
 def test_a_condition_is_its_lab_and_its_correction(name, tmp_path):
     condition = stress.CONDITIONS[name]
-    trial = condition.trial(tmp_path / name)
-    assert list(trial.arms) == list(condition.arms())
-    assert trial.lab.stress == condition.stress
+    settings = condition.trial(tmp_path / name).settings
+    assert list(settings.arms) == list(condition.arms())
+    assert settings.lab.stress == condition.stress
     wanted = "truncate" if condition.corrected else None
-    for arm in trial.arms.values():
+    for arm in settings.arms.values():
         assert arm.method.objective.sampler_correction == wanted
 
 

@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 
 from workbench.__main__ import main
 from workbench.cli import doctor
-from workbench.labs import shipped
 from workbench.policies import memory
+from workbench.policies.checks import check_gpu
 from workbench.utils import machine
 from workbench.utils.machine import install_command, requirements
 
 NVIDIA_SMI = """#!/bin/sh
-echo "0, GPU-aaaa, NVIDIA L40S, 46068, 45000, 580.95.05"
-echo "1, GPU-bbbb, NVIDIA H200, 143771, 143000, 580.95.05"
+echo "0, GPU-aaaa, NVIDIA L40S, 46068, 45000, 580.95.05, 8.9"
+echo "1, GPU-bbbb, NVIDIA H200, 143771, 143000, 580.95.05, 9.0"
 """
 
 
@@ -77,6 +77,10 @@ EVERYTHING = {
 }
 
 
+def obstacles(lab, **options):
+    return doctor.report(lab, **options)["obstacles"]
+
+
 # The machine
 
 
@@ -86,38 +90,7 @@ def test_this_machine():
     assert 1 <= here["cores"] <= os.cpu_count()
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 2**28 < here["memory"] <= physical
-    assert here["disk"] > 0
     assert here["torch"] == metadata.version("torch")
-
-
-def test_the_shipped_models_are_those_of_the_data():
-    weights = sorted(shipped("models").glob("*/model.safetensors"))
-    names = [path.parent.name for path in weights]
-    assert len(names) >= 2
-    assert doctor.shipped_models() == names
-
-
-def test_it_says_whether_the_pretrained_model_is_there(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    told = doctor.report("tiny")
-    assert "make smollm2" in doctor.text(told)
-    model = tmp_path / doctor.SMOLLM2
-    model.mkdir(parents=True)
-    (model / "tokenizer.json").touch()
-    assert doctor.this_machine()["pretrained"] == doctor.SMOLLM2
-
-
-def test_the_tiny_lab_runs_here():
-    assert doctor.obstacles("tiny") == []
-    assert doctor.obstacles("transformers") == []
-
-
-def test_without_the_shipped_models_the_tiny_lab_cannot_run(monkeypatch):
-    monkeypatch.setattr(doctor, "MODELS", "no-models")
-    [line] = doctor.obstacles("tiny")
-    command = "python -m examples.base_model early-small --out data/models/early-small"
-    assert line.endswith(f"make one with: {command}")
-    assert doctor.obstacles("transformers") == []
 
 
 def test_gpus_as_nvidia_smi_prints_them(two_gpus):
@@ -127,6 +100,7 @@ def test_gpus_as_nvidia_smi_prints_them(two_gpus):
         "bytes": 46068 * 2**20,
         "free": 45000 * 2**20,
         "driver": "580.95.05",
+        "capability": "8.9",
     }
     assert second["name"] == "NVIDIA H200"
 
@@ -151,7 +125,7 @@ def test_only_visible_gpus_count(two_gpus, monkeypatch, visible, names):
 
 
 def test_unified_memory_is_no_crash(two_gpus, no_gpu):
-    line = "0, GPU-a, NVIDIA GB10, [N/A], [N/A], 580.1"
+    line = "0, GPU-a, NVIDIA GB10, [N/A], [N/A], 580.1, 12.1"
     (no_gpu / "nvidia-smi").write_text(f"#!/bin/sh\necho '{line}'\n")
     [gpu] = machine.gpus()
     assert gpu["bytes"] == 0
@@ -181,7 +155,7 @@ def test_packages_of_pyproject():
 def test_versions_out_of_bounds_are_seen(monkeypatch):
     install(monkeypatch, torch="2.4.0", peft=None)
     states = {entry["name"]: entry["state"] for entry in doctor.packages()}
-    assert states["torch"] == "out of bounds"
+    assert states["torch"].startswith("out of bounds")
     assert states["peft"] == "missing"
 
 
@@ -208,28 +182,43 @@ def test_install_command_has_the_bounds():
 # What a lab needs
 
 
+def test_the_labs_that_need_no_gpu_run_here():
+    assert obstacles("tiny") == []
+    assert obstacles("transformers") == []
+
+
 def test_missing_packages_come_with_the_command(monkeypatch):
     install(monkeypatch, **{**EVERYTHING, "peft": None, "trl": None})
-    last = doctor.obstacles("unsloth")[-1]
-    assert last.startswith("missing: peft, trl; install with: pip install 'peft<")
-    assert "\n" not in last
+    assert "missing: peft, trl; install with: pip install 'peft<" in obstacles("unsloth")[-1]
 
 
 def test_without_a_gpu(no_gpu, monkeypatch):
     install(monkeypatch, **EVERYTHING)
     monkeypatch.setattr(platform, "system", lambda: "Linux")
-    assert machine.no_gpu().startswith("an NVIDIA GPU is needed, and nvidia-smi shows none")
-    first, second = doctor.obstacles("unsloth")
-    assert first.startswith("an NVIDIA GPU")
-    assert second.startswith("no C compiler")
+    first, second = obstacles("unsloth")
+    assert "nvidia-smi" in first
+    assert "C compiler" in second
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
-    assert machine.no_gpu() == "Linux with an NVIDIA GPU is needed, this is Darwin"
+    assert "Darwin" in machine.no_gpu()
 
 
 def test_a_gpu_and_the_wrong_torch(two_gpus, monkeypatch):
     install(monkeypatch, **{**EVERYTHING, "torch": "2.13.0+cpu"})
-    reason = machine.no_gpu()
-    assert reason.startswith("torch 2.13.0+cpu has no CUDA; get the build that has: pip install")
+    assert "torch 2.13.0+cpu has no CUDA" in machine.no_gpu()
+
+
+def test_a_card_without_bfloat16_is_refused(two_gpus, no_gpu, monkeypatch):
+    install(monkeypatch, **EVERYTHING)
+    assert machine.no_gpu() is None
+    cards = NVIDIA_SMI.replace("8.9", "7.5")
+    (no_gpu / "nvidia-smi").write_text(cards)
+    assert machine.no_gpu() is None  # the other card has it
+    (no_gpu / "nvidia-smi").write_text(cards.replace("9.0", "7.0"))
+    assert "compute capability 7.5" in obstacles("unsloth")[0]
+    with pytest.raises(ValueError, match=r"compute capability 7\.5"):
+        check_gpu(None, "labs.unsloth")
+    (no_gpu / "nvidia-smi").write_text(NVIDIA_SMI.replace("8.9", "[N/A]"))
+    assert machine.no_gpu() is None
 
 
 @pytest.mark.parametrize(
@@ -249,58 +238,49 @@ def test_a_gpu_and_the_wrong_torch(two_gpus, monkeypatch):
 )
 def test_what_unsloth_needs(two_gpus, monkeypatch, gone, options, missing):
     install(monkeypatch, **{**EVERYTHING, gone: None})
-    lines = [line for line in doctor.obstacles("unsloth", **options) if "install with" in line]
+    lines = [line for line in obstacles("unsloth", **options) if "install with" in line]
     assert len(lines) == missing
     for line in lines:
-        assert line.startswith(f"missing: {gone}; install with: pip install '{gone}")
+        assert f"missing: {gone};" in line
 
 
-def test_an_old_driver_and_an_old_c_library_are_obstacles(two_gpus, monkeypatch):
+def test_an_old_driver_is_an_obstacle(two_gpus, monkeypatch):
     install(monkeypatch, **EVERYTHING)
     monkeypatch.setenv("CC", sys.executable)  # any program that is there
-    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.31"))
-    assert doctor.obstacles("unsloth") == []
-    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.28"))
-    [line] = doctor.obstacles("unsloth")
-    assert line.startswith("glibc 2.28: the packages of the GPU need 2.31 or newer")
-    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))  # another C library
+    assert obstacles("unsloth") == []
     monkeypatch.setattr(doctor, "CUDA_DRIVER", 590)
-    [line] = doctor.obstacles("unsloth")
-    assert line.startswith("NVIDIA driver 580.95.05: ")
-    assert "590 or newer" in line
+    [line] = obstacles("unsloth")
+    assert "580.95.05" in line and "590" in line
     # A torch for CUDA 12 runs on it.
     install(monkeypatch, **{**EVERYTHING, "torch": "2.11.0+cu126"})
-    assert doctor.obstacles("unsloth") == []
-    assert doctor.obstacles("transformers") == []
+    assert obstacles("unsloth") == []
 
 
 def test_vllm_in_the_lab_transformers_needs_what_it_needs_in_unsloth(no_gpu, monkeypatch):
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     install(monkeypatch, **{**EVERYTHING, "vllm": None, "peft": None})
-    assert doctor.obstacles("transformers") == []
-    lines = doctor.obstacles("transformers", engine="vllm")
+    assert obstacles("transformers") == []
+    lines = obstacles("transformers", engine="vllm")
     assert [line.split()[0] for line in lines] == ["an", "no", "missing:"]
     assert "missing: vllm; " in lines[-1]
-    lines = doctor.obstacles("transformers", engine="vllm", lora_rank=8)
-    assert "missing: peft, vllm; " in lines[-1]
-    assert "peft" in doctor.obstacles("transformers", lora_rank=8)[-1]
+    for options in ({"lora_rank": 8}, {"lora": {"lora_alpha": 16}}):
+        assert "missing: peft, vllm; " in obstacles("transformers", engine="vllm", **options)[-1]
 
 
-def test_a_gpu_that_another_program_fills_is_an_obstacle(no_gpu, two_gpus, monkeypatch):
+def test_a_gpu_that_another_program_fills_has_no_room(no_gpu, two_gpus, monkeypatch):
     install(monkeypatch, **EVERYTHING)
     monkeypatch.setenv("CC", sys.executable)
     assert doctor.report("unsloth", "Qwen2.5-3B")["can_run"]
     program = no_gpu / "nvidia-smi"
     program.write_text(NVIDIA_SMI.replace("143000", "4000").replace("45000", "4000"))
     told = doctor.report("unsloth", "Qwen2.5-3B")
-    assert "4.2 GB of 48.3 GB are free" in told["obstacles"][0]
-    assert "does not fit" in told["obstacles"][1]
-    assert "1. NVIDIA" in doctor.text(told)
+    assert "does not fit" in told["obstacles"][0]
+    assert "4.2 GB free" in doctor.text(told)
 
 
 def test_unknown_labs_and_options():
-    with pytest.raises(ValueError, match="lab='cloud': allowed are 'tiny', 'transformers'"):
-        doctor.obstacles("cloud")
+    with pytest.raises(ValueError, match="lab='cloud'"):
+        obstacles("cloud")
     with pytest.raises(ValueError, match="max_lenght"):
         doctor.report("transformers", max_lenght=5)
 
@@ -373,8 +353,6 @@ def test_command_line_without_a_gpu(no_gpu, monkeypatch):
     result = invoke("--lab", "unsloth")
     assert result.exit_code == 1
     assert "lab unsloth: cannot run here" in result.output
-    assert "gpu       none" in result.output
-    assert "unsloth             -" in result.output
     assert "pip install" in result.output
     assert invoke().exit_code == 0
 
@@ -390,13 +368,6 @@ def test_json_is_the_report():
     assert told["model"]["total"] == sum(told["model"]["bytes"].values())
 
 
-def test_text_names_every_part():
-    output = invoke("--model", "SmolLM2-135M").output
-    for part in memory.estimate("SmolLM2-135M"):
-        assert part in output
-    assert "134,515,008 parameters" in output
-
-
 @pytest.mark.parametrize(
     "arguments, code, message",
     [
@@ -405,9 +376,8 @@ def test_text_names_every_part():
         ([*SMALL, "--lab", "load_in_4bit=true", "--lab", "lora_rank=0"], 1, "quantised"),
         (["--lab", "cloud"], 1, "lab='cloud'"),
         (["--lab", "max_lenght=5"], 1, "max_lenght"),
-        (["--lab", "optimizer_bits=16"], 1, "optimizer_bits=16"),
-        (["--lab", "lora_rank=many"], 1, "lora_rank='many'"),
-        (["--lab", "load_in_4bit=2"], 1, "load_in_4bit=2"),
+        ([*SMALL, "--lab", "optimizer_bits=16"], 1, "optimizer_bits=16"),
+        ([*SMALL, "--lab", "lora_rank=many"], 1, "lora_rank='many'"),
     ],
 )
 def test_errors_are_one_line(arguments, code, message):
@@ -428,10 +398,3 @@ print(sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_as_a_program():
-    command = [sys.executable, "-m", "workbench", "doctor", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["machine"]["python"] == platform.python_version()

@@ -19,6 +19,8 @@ from examples.gpu_first_run.settings import METHODS, MORE_TO_DO, Settings, parse
 from workbench.cli import doctor
 from workbench.policies import memory
 
+pytestmark = pytest.mark.slow
+
 TINY = [
     *("--device", "cpu", "--size", "tiny", "--steps", "2", "--rounds", "2"),
     *("--problems-per-round", "2", "--sampled", "4", "--kept", "2"),

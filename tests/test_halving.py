@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from papers import halving, leaderboard
 from papers.combinations import effects
 from papers.halving import combinations, survivors
 from workbench import config
-from workbench.analysis.courses import Course
+from workbench.analysis.curves import Curve
 from workbench.trials import tuning
 
 # Combinations, rungs, survivors
@@ -26,12 +27,6 @@ def test_every_combination_is_a_method_of_its_own():
     assert len(made) == 2 * 2 * 2 * 3 * 2 - 1
     described = {repr(config.method("grpo", settings=settings)) for settings in made.values()}
     assert len(described) == len(made)
-
-
-def test_labels_are_names_of_directories():
-    from workbench.trials.arms import LABEL
-
-    assert all(LABEL.fullmatch(label) for label in combinations())
 
 
 @given(
@@ -61,23 +56,23 @@ PARTS = {
 WORTH = {"mopps": (0.7, 1e-3), "beta": (1.5, 2e-3), "reuse": (0.8, 1e-3)}
 
 
-def course_of(case):
+def curve_of(run):
     """A run that rises in proportion to the rate up to the best one, and not at all beyond."""
-    values = case.values
     factor, best = 1.0, 1e-3
     for name, (of_name, rate) in WORTH.items():
-        if name in values["label"].split("+"):
+        if name in run.label.split("+"):
             factor *= of_name
             best = max(best, rate)
-    pace = values["learning_rate"] / best if values["learning_rate"] <= best else 0.1
+    rate = run.point.learning_rate
+    pace = rate / best if rate <= best else 0.1
     rounds = np.arange(5)
     table = pd.DataFrame({"round": rounds[1:], "rollouts": 100 * factor})
-    return Course(values["label"], 0, rounds, 0.2 + 0.1 * pace * rounds, table, case.record)
+    return Curve(run.label, 0, rounds, 0.2 + 0.1 * pace * rounds, table, Path(run.label))
 
 
-def search_of(arms, folder, **options):
-    """A search of two finalists, over three rates and two tuning seeds."""
-    return halving.Search(
+def tuned_search(arms, folder, **options):
+    """A search of two finalists, over three rates and two tuning seeds, once it is tuned."""
+    search = halving.Search(
         arms,
         finalists=2,
         lab=wb.labs.tiny(pool=32, held_out=8, samples=2),
@@ -87,22 +82,20 @@ def search_of(arms, folder, **options):
         seeds=2,
         **options,
     )
+    while True:
+        state = search.make_state()
+        runs = state.next_runs(at_once=2)
+        if runs[0].seed < tuning.FIRST_SEED:
+            return state
+        search._found |= {run: curve_of(run) for run in runs}
 
 
-def test_a_third_of_the_combinations_goes_on_after_each_stage(tmp_path, monkeypatch):
-    made = []
-
-    def is_over(self, case):
-        if case.name not in self._courses:
-            made.append(case.name)
-            self._courses[case.name] = course_of(case)
-        return True
-
-    monkeypatch.setattr(halving.Search, "_is_over", is_over)
-    search = search_of({**halving.methods(PARTS), "pods": "pods"}, tmp_path, invited=["pods"])
+def test_a_third_of_the_combinations_goes_on_after_each_stage(tmp_path):
+    arms = {**halving.methods(PARTS), "pods": "pods"}
+    state = tuned_search(arms, tmp_path, invited=["pods"])
     # Of seven combinations two are left after the first stage, and no later one leaves fewer.
-    assert set(search._compared()) == {"grpo", "mopps", "mopps+reuse", "pods"}
-    rungs = search.rungs
+    assert set(state.compared) == {"grpo", "mopps", "mopps+reuse", "pods"}
+    rungs = state.rungs
     first = rungs[rungs["rung"] == 1].set_index("label")["score"]
     assert first["mopps"] == pytest.approx(math.log(0.7))
     assert first["mopps+beta"] == pytest.approx(math.log(0.7 * 1.5))
@@ -110,35 +103,17 @@ def test_a_third_of_the_combinations_goes_on_after_each_stage(tmp_path, monkeypa
     # Its best rate is one of the first stage's, and stays its best through the later ones.
     of_mopps = rungs.loc[rungs["label"] == "mopps", "score"]
     assert of_mopps.tolist() == pytest.approx([math.log(0.7)] * 3)
-    # Those that are left were tuned with the effort of every other arm.
-    of_winner = [name for name in made if name.startswith("tuning/mopps/")]
-    assert len(of_winner) == tuning.effort(search.coarse, search.tuning_seeds)
 
 
-def test_who_is_dropped_costs_no_more_than_the_coarse_grid(tmp_path, monkeypatch):
+def test_who_is_dropped_costs_no_more_than_the_coarse_grid(tmp_path):
     """Stages end while the baseline is being tuned, whose own target is not known before."""
-    over = set()
-
-    def is_over(self, case):
-        if case.name in over:
-            self._courses[case.name] = course_of(case)
-        return case.name in over
-
-    monkeypatch.setattr(halving.Search, "_is_over", is_over)
-    search = search_of(halving.methods(PARTS), tmp_path)
-    while True:
-        asked = {
-            search._tuning(label, *run).name
-            for label in search._compared()
-            for run in search._tuning_runs(label)[1]
-        }
-        if not asked:
-            break
-        over |= asked
-    tuned = Counter(name.split("/")[1] for name in over)
-    effort = tuning.effort(search.coarse, search.tuning_seeds)
+    state = tuned_search(halving.methods(PARTS), tmp_path)
+    # Those that are left were tuned with the effort of every other arm.
+    effort = tuning.effort(state.settings.coarse, state.settings.tuning_seeds)
     dropped = dict.fromkeys(["beta", "reuse", "beta+reuse", "mopps+beta", "mopps+beta+reuse"], 3)
-    assert tuned == dropped | dict.fromkeys(["grpo", "mopps", "mopps+reuse"], effort)
+    assert Counter(run.label for run in state.found) == dropped | dict.fromkeys(
+        ["grpo", "mopps", "mopps+reuse"], effort
+    )
 
 
 def test_the_best_single_paper_has_to_be_recorded_first(tmp_path):
@@ -154,7 +129,7 @@ def test_a_single_paper_that_does_not_exist_is_named(tmp_path):
 def test_a_single_paper_that_is_also_a_combination_takes_part_once(tmp_path):
     """PKPO's advantage alone is the method pkpo."""
     search = leaderboard.search("pkpo", out=tmp_path / "board")
-    assert [*search.arms].count("pkpo") == 1 and search.invited == ("pkpo",)
+    assert [*search.settings.arms].count("pkpo") == 1 and search.invited == ("pkpo",)
     assert search.out == tmp_path / "board-search"
 
 

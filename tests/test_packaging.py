@@ -140,12 +140,17 @@ def test_environments_have_the_pins_of_everything_else_where_both_name_a_package
     assert "verifiers" in own
 
 
-def test_the_shipped_model_goes_into_the_wheel():
+def test_the_shipped_model_and_the_notebooks_of_pages_go_into_the_wheel():
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
         "targets"
     ]["wheel"]
-    assert set(build["only-include"]) == {"workbench", "data/models"}
-    assert build["sources"] == {"data/models": "workbench/_data/models"}
+    pages = {f"notebooks/{name}.ipynb" for name in ("record", "trial")}
+    assert set(build["only-include"]) == {"workbench", "data/models", *pages}
+    assert all((ROOT / path).exists() for path in pages)
+    assert build["sources"] == {
+        "data/models": "workbench/_data/models",
+        "notebooks": "workbench/_data/notebooks",
+    }
 
 
 # What an open project is expected to have

@@ -59,19 +59,12 @@ PRICES = pd.DataFrame(
     }
 )
 BREAK_EVEN = pd.DataFrame(
-    {"price": [1.0], "low": [0.7], "high": [1.5], "cheaper_below": [True], "n": [5]},
-    index=["pods"],
+    {"price": [1.0], "low": [0.7], "high": [1.5], "cheaper_below": [True], "n": [5]}, index=["pods"]
 )
 RESOLVED = pd.DataFrame({"half_width": [9.0, 5.0], "at_80": [12.0, 7.0]}, index=[3, 8])
 
-# What other people's records may call a method.
-HOSTILE = [
-    "a $x$ and $\\frac{1$",
-    "_hidden",
-    "two\nlines\tand\x00more",
-    "half of a pair \ud800",
-    "long " * 200,
-]
+# What other people's records may call a method. `TestPlain` has every kind of text.
+HOSTILE = "_hidden $x$ and $\\frac{1$ on two\nlines"
 
 
 @pytest.fixture(autouse=True)
@@ -186,10 +179,6 @@ class TestLearningCurves:
         write(tmp_path, "a", rollouts=(), scores=((0, 0.25),))
         with pytest.raises(ValueError, match="it has no round yet"):
             plots.learning_curve(load_all(tmp_path), y="reward")
-
-    def test_unknown_columns_are_named(self):
-        with pytest.raises(ValueError, match="'magic'"):
-            plots.learning_curve(RECORDS, y="magic")
 
     def test_arms_with_other_held_out_problems_are_not_drawn_together(self, tmp_path):
         write(tmp_path, "a")
@@ -314,12 +303,6 @@ class TestStyle:
         [legend] = figure.legends
         assert [text.get_text() for text in legend.get_texts()] == ["GRPO"]
 
-    def test_a_legend_needs_a_panel_whose_labels_it_has(self):
-        [ax] = papers.panels(1)
-        with pytest.raises(ValueError, match="legend=2"):
-            plots.heading(ax.figure, legend=2)
-        assert plots.heading(ax.figure).get_suptitle() == ""
-
     def test_saved_figures_follow_the_reader_s_setting(self, tmp_path):
         plots.save({"curve": plots.learning_curve(RECORDS)}, tmp_path)
         text = (tmp_path / "curve.svg").read_text()
@@ -363,11 +346,6 @@ class TestStyle:
         for colour in DARK:
             assert not any(f"fill: {colour}" in style for style in styles)
 
-    def test_figures_are_700_pixels_wide(self):
-        figures = [plots.learning_curve(RECORDS).figure, plots.overview(RECORDS[0])]
-        for figure in figures:
-            assert figure.get_size_inches()[0] * 100 == 700
-
 
 class TestPlain:
     def test_by_hand(self):
@@ -389,37 +367,36 @@ class TestPlain:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("label", HOSTILE, ids=["math", "underscore", "control", "half", "long"])
 class TestNamesOfStrangers:
     """Labels, names of methods and names of labs are drawn as they are written."""
 
     @staticmethod
-    def shown(figure, label):
+    def shown(figure, label=HOSTILE):
         # Matplotlib is given an escaped dollar to draw a dollar.
         name = plain(label)
         return any(name in text for text in texts(figure))
 
-    def test_labels_of_curves(self, tmp_path, label):
+    def test_labels_of_curves(self, tmp_path):
         curve(tmp_path, "grpo", 0, [0.1, 0.2, 0.3])
         [record] = load_all(tmp_path)["grpo"]
-        groups = {label: [record], "grpo": [record]}
+        groups = {HOSTILE: [record], "grpo": [record]}
         for legend in ("outside", "direct"):
             ax = plots.learning_curve(groups, legend=legend)
-            assert self.shown(drawn(ax), label)
+            assert self.shown(drawn(ax))
         for baseline in groups:
             axes = papers.course_grid(groups, baseline)
-            assert self.shown(drawn(axes[0]), label)
+            assert self.shown(drawn(axes[0]))
 
-    def test_names_in_a_manifest(self, tmp_path, label):
+    def test_names_in_a_manifest(self, tmp_path):
         # A manifest with other characters is refused before anything is drawn.
-        name = "".join(letter if letter.isprintable() else "?" for letter in label)
+        name = "".join(letter if letter.isprintable() else "?" for letter in HOSTILE)
         write(tmp_path, "a", method={"name": name}, lab={"lab": name})
         [record] = load_all(tmp_path)["a"]
         assert self.shown(drawn(plots.sampled_and_greedy(record)), name)
         assert self.shown(drawn(plots.accuracy_by_level(record)), name)
 
-    def test_names_of_rows_and_series(self, label):
-        label = label.replace("\ud800", "?")  # pandas takes no such text
+    def test_names_of_rows_and_series(self):
+        label = HOSTILE
         table = pd.DataFrame(
             {
                 "mean": [0.1, 0.2],

@@ -15,7 +15,7 @@ from papers.verdicts import VERDICTS, Claim, Finding, judge
 from workbench import plots
 from workbench.analysis.intervals import Measurement
 from workbench.analysis.runs import load_all
-from workbench.plots.style import NAMED, WIDTH
+from workbench.plots.style import NAMED
 
 
 @pytest.fixture(autouse=True)
@@ -55,13 +55,6 @@ def hollow(ax):
     return [matplotlib.colors.to_hex(dot.get_markerfacecolor()) == paper for dot in dots(ax)]
 
 
-def test_panels_are_side_by_side():
-    axes = papers.panels(3, height=1)
-    assert len(axes) == 3
-    assert axes[0].figure is axes[2].figure
-    assert axes[0].figure.get_size_inches().tolist() == [WIDTH, 1]
-
-
 class TestRows:
     def test_dots_name_their_rows_and_n(self):
         ax = papers.dots(TABLE, reference="grpo", label="avg@8")
@@ -93,13 +86,6 @@ class TestRows:
         assert sum(bars[0].get_width() for bars in ax.containers) == 4
         assert ax.containers[1][1].get_x() == 2
         assert legend(ax) == ["generate", "the update"]
-
-    def test_columns_may_have_colours_of_their_own(self):
-        table = pd.DataFrame({"first": [1.0], "second": [2.0]}, index=["a"])
-        own = {"first": "#123456", "second": "#654321"}
-        containers = plots.stacked(table, palette=own).containers
-        colours = [matplotlib.colors.to_hex(bar[0].get_facecolor()) for bar in containers]
-        assert colours == list(own.values())
 
     def test_parts_with_a_meaning_keep_their_colour(self):
         table = pd.DataFrame({"all wrong": [1.0], "all right": [2.0]}, index=["a"])
@@ -163,11 +149,6 @@ class TestLeaderboard:
         [ax] = papers.leaderboard(pd.concat([table, third]), baseline="grpo", by_outcome=True)
         # Among three, the p-value of cbs is corrected to .08, whatever its own interval says.
         assert hollow(ax) == [False, True, True]
-
-    def test_a_note_stands_behind_its_row(self):
-        [ax] = papers.leaderboard(self.ROWS, baseline="grpo", notes={"cbs": "selector"})
-        [note] = [text for text in ax.texts if text.get_text()]
-        assert note.get_text() == "selector" and note.get_position()[1] == 0
 
     def test_an_open_end_is_an_arrow(self):
         [ax] = papers.leaderboard(self.ROWS, baseline="grpo")
@@ -236,13 +217,6 @@ class TestPanels:
         assert axes[0].get_ylim() == axes[1].get_ylim()
         assert axes[0].get_ylabel() and not axes[1].get_ylabel()
 
-    def test_else_behind_each_name(self, groups):
-        axes = papers.curve_panels({"": {"records": groups}}, title="Two learn")
-        [legend] = axes[0].figure.legends
-        texts = [text.get_text() for text in legend.get_texts()]
-        assert texts == ["grpo (2 seeds)", "pods (3 seeds)"]
-        assert axes[0].figure.get_suptitle() == "Two learn"
-
     def test_or_behind_the_title_of_each_panel_where_panels_differ(self, groups):
         panels = {name: {"records": {"it": group}} for name, group in groups.items()}
         axes = papers.curve_panels(panels, title="Two learn")
@@ -251,17 +225,6 @@ class TestPanels:
         titles = [ax.get_title("left") for ax in axes]
         assert titles == ["grpo (2 seeds)", "pods (3 seeds)"]
         assert axes[0].figure.get_suptitle() == "Two learn"
-
-    def test_panels_with_other_curves_have_legends_of_their_own(self, groups):
-        records = {label: group[:2] for label, group in groups.items()}
-        axes = papers.curve_panels(
-            {"one": {"records": {"grpo": records["grpo"]}}, "both": {"records": records}},
-            title="One and both",
-            ylim=(0, 1),
-        )
-        assert not axes[0].figure.legends
-        assert [legend(ax) for ax in axes] == [["grpo"], ["grpo", "pods"]]
-        assert axes[1].get_ylim() == (0, 1)
 
     def test_sweeps_begin_at_zero_and_share_a_legend(self):
         table = pd.DataFrame({"mean": [5, 6], "half": [1, 1]}, index=[1, 2])
@@ -275,27 +238,6 @@ class TestPanels:
         assert [ax.get_ylim()[0] for ax in axes] == [0, 0]
         assert len(axes[0].figure.legends) == 1
         assert axes[1].lines[-1].get_ydata()[0] == 8
-
-    def test_bills_are_lines_of_one_arm(self):
-        table = pd.DataFrame(
-            {
-                "label": "knapsack",
-                "price": [0.1, 1],
-                "ratio": [1.4, 1.2],
-                "low": 1.1,
-                "high": 1.5,
-                "n": 8,
-            }
-        )
-        ax = papers.bills(
-            {"every rollout": table, "only gradients": table},
-            arm="Knapsack",
-            baseline="GRPO",
-            title="Dearer",
-        )
-        names = ["Knapsack, every rollout trained", "Knapsack, only gradients trained"]
-        assert legend(ax) == names
-        assert ax.get_title("left") == "Dearer (8 seeds)"
 
 
 class TestDistributions:

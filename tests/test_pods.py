@@ -13,9 +13,11 @@ from written_records import curve
 from papers import claims, pods, tuned
 from papers.intervals import Interval
 from workbench.analysis import cost
-from workbench.analysis.courses import read
+from workbench.analysis.curves import read
 from workbench.analysis.runs import load_all
 from workbench.labs import shipped
+
+pytestmark = pytest.mark.slow
 
 GRPO, PODS, RANDOM, MAX_REWARD = pods.ARMS.values()
 SEEDS = (0, 1, 2)
@@ -89,34 +91,34 @@ class TestLoading:
 class TestWhatAStepCosts:
     def test_equal_steps_and_a_step_of_twice_the_price(self, shelf):
         """PODS gains .02 a step and GRPO .01: level where a step costs twice as much."""
-        table = pods.by_step_price(shelf.courses, PODS, GRPO, [0.5, 1, 2, 4])
+        table = pods.by_step_price(shelf.curves, PODS, GRPO, [0.5, 1, 2, 4])
         assert table["value"].tolist() == pytest.approx([18, 12, 0, -6])
         assert table["n"].tolist() == [3] * 4
-        assert pods.break_even_step(shelf.courses, PODS, GRPO).estimate == pytest.approx(2)
+        assert pods.break_even_step(shelf.curves, PODS, GRPO).estimate == pytest.approx(2)
 
     def test_an_arm_that_is_never_level_has_no_price(self, shelf):
-        found = pods.break_even_step(shelf.courses, MAX_REWARD, GRPO)
+        found = pods.break_even_step(shelf.curves, MAX_REWARD, GRPO)
         assert np.isnan(found).all()
 
     @pytest.mark.parametrize("price", [0, -1, np.nan])
     def test_a_price_is_above_zero(self, shelf, price):
         with pytest.raises(ValueError, match="price"):
-            pods.by_step_price(shelf.courses, PODS, GRPO, [price])
+            pods.by_step_price(shelf.curves, PODS, GRPO, [price])
 
     def test_a_machine_is_a_point_with_its_fixed_part(self, shelf):
         free = cost.CostModel(0.25, "selected", fixed=0, by="rollouts")
         heavy = cost.CostModel(0.25, "selected", fixed=28, by="rollouts")
         units = {"steps": "round", "free": free, "heavy": heavy, "rollouts": "rollouts"}
-        points = pods.machine_points(shelf.courses, PODS, GRPO, units)
+        points = pods.machine_points(shelf.curves, PODS, GRPO, units)
         # 16 + 64 / 4 over 16 + 16 / 4, and the same with 28 more in both.
         assert points["price"].tolist() == pytest.approx([1, 32 / 20, 60 / 48, 4])
-        at = pods.by_step_price(shelf.courses, PODS, GRPO, points["price"])
+        at = pods.by_step_price(shelf.curves, PODS, GRPO, points["price"])
         assert points["value"].tolist() == pytest.approx(at["value"].tolist())
 
     def test_a_measured_price_comes_first_and_keeps_its_interval(self, shelf):
-        points = pods.machine_points(shelf.courses, PODS, GRPO, {"rollouts": "rollouts"})
+        points = pods.machine_points(shelf.curves, PODS, GRPO, {"rollouts": "rollouts"})
         interval = Interval(2.0, 1.5, 2.5)
-        both = pods.with_measured(points, "card", interval, shelf.courses, PODS, GRPO)
+        both = pods.with_measured(points, "card", interval, shelf.curves, PODS, GRPO)
         assert list(both.index) == ["card", "rollouts"]
         assert both.loc["card", ["price", "price_low", "price_high"]].tolist() == [2.0, 1.5, 2.5]
         assert both.loc["card", "value"] == pytest.approx(0)
@@ -152,9 +154,9 @@ class TestWhatIsTrained:
         unit = pods.WithGradient()
         rounds = pd.DataFrame({"trained": [0, 16, 3]})
         assert unit.per_round(rounds).tolist() == [0, 1, 1]
-        courses = read(shelf.groups)
+        curves = read(shelf.groups)
         pair = {"pods": (PODS, GRPO)}
-        table = tuned.gains(courses, pair, {"steps": "round", "with": unit})
+        table = tuned.gains(curves, pair, {"steps": "round", "with": unit})
         # GRPO has nine steps with a gradient, after which it gained .12; PODS then gained .18.
         assert table["steps"].loc["pods", "value"] == pytest.approx(12)
         assert table["with"].loc["pods", "value"] == pytest.approx(6)
@@ -200,11 +202,11 @@ def legend(ax):
 class TestFigures:
     def test_machines_stand_in_the_legend_with_their_price(self, shelf):
         units = {"a card": cost.MACHINES["l40s"], "rollouts": "rollouts"}
-        points = pods.machine_points(shelf.courses, PODS, GRPO, units)
+        points = pods.machine_points(shelf.curves, PODS, GRPO, units)
         points = pods.with_measured(
-            points, "measured", Interval(1.3, 1.2, 1.4), shelf.courses, PODS, GRPO
+            points, "measured", Interval(1.3, 1.2, 1.4), shelf.curves, PODS, GRPO
         )
-        ax = pods.step_prices(shelf.courses, PODS, GRPO, points, title="level at 2")
+        ax = pods.step_prices(shelf.curves, PODS, GRPO, points, title="level at 2")
         assert legend(ax) == ["measured: 1.30", "a card: 1.32", "rollouts: 4.00"]
         assert ax.get_title("left") == "level at 2 (3 seeds)"
         assert ax.get_xlim()[1] > 4

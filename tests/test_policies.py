@@ -5,7 +5,6 @@ What every policy keeps is in `contract.py`, and packed rows are in `test_packin
 
 import copy
 import json
-import sys
 from importlib.util import find_spec
 
 import numpy as np
@@ -96,7 +95,6 @@ def test_every_kind_of_device_has_a_size_of_chunks():
         (lambda: tiny_policy(template="{prompt} {prompt.__class__}"), "template"),
         (lambda: tiny_policy(template="{prompt} \\boxed{}"), "template"),
         (lambda: tiny_policy(template="{prompt"), "template"),
-        (lambda: tiny_policy(template="{prompt}" * 1000), "template"),
         (lambda: tiny_policy(rows=0), "rows"),
         (lambda: tiny_policy(dtype="float64"), "dtype"),
         (lambda: Sampling(temperature=-1), "temperature"),
@@ -141,7 +139,16 @@ def test_template_surrounds_the_prompt():
     ]
 
 
-@pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% for %}", "{{ 1 / 0 }}"])
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('no') }}",
+        "{% for %}",
+        "{{ 1 / 0 }}",
+        "{{ cycler.__init__.__globals__.os.system('true') }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    ],
+)
 def test_a_chat_template_that_fails_is_named(template):
     tokenizer = copy.deepcopy(tiny_policy().tokenizer)
     tokenizer.chat_template = template
@@ -159,34 +166,6 @@ def test_a_tokenizer_that_ends_every_prompt_is_named():
     tokenizer.backend_tokenizer.post_processor = ending
     with pytest.raises(ValueError, match="tokenizer: it puts its end token behind every text"):
         checks.check_template("{prompt}", tokenizer)
-
-
-MANY = "{% for i in range(99999) %}" * 3 + "x" + "{% endfor %}" * 3
-TWICE = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "template", [MANY, TWICE, "{{ 9 ** 9 ** 9 }}"], ids=["loops", "macro", "power"]
-)
-def test_a_chat_template_that_takes_long_is_named(template):
-    """It is a program of whoever has made the model, and would run for hours."""
-    tokenizer = copy.deepcopy(tiny_policy().tokenizer)
-    tokenizer.chat_template = template
-    with pytest.raises(ValueError, match="the tokenizer's chat template fails"):
-        checks.check_template("chat", tokenizer)
-
-
-@pytest.mark.slow
-def test_a_chat_template_that_takes_long_for_a_prompt_ends():
-    policy = tiny_policy(template="{prompt}")
-    tokenizer = copy.deepcopy(policy.tokenizer)
-    tokenizer.chat_template = "{% if messages[0].content != '1+1' %}" + MANY + "{% endif %}"
-    checks.check_template("chat", tokenizer)
-    tracing = sys.gettrace()
-    with pytest.raises(TimeoutError, match="the chat template computes for more than"):
-        checks.in_chat(tokenizer, "1+2=")
-    assert sys.gettrace() is tracing
 
 
 def test_a_chat_template_surrounds_the_prompt():
@@ -323,10 +302,7 @@ def test_weights_are_counted_without_loading_them():
             r"model: 20\.0 GiB are needed at least and 10\.0 GiB of the GPU are free; take a "
             "smaller model",
         ),
-        (
-            {"trainer": 0, "sampler": 2, "share": 0.4},
-            r"gpu_memory_utilization=0\.4: the sampler's weights alone take 20\.0 GiB",
-        ),
+        ({"trainer": 0, "sampler": 2, "share": 0.4}, "gpu_memory_utilization="),
         ({"trainer": 0.5, "share": 0.4}, r"model: 14\.6 GiB are needed at least"),
     ],
 )

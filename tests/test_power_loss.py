@@ -25,7 +25,10 @@ from test_records import EVALUATION, MANIFEST, round_of, same_record, same_weigh
 import workbench as wb
 from workbench.records import Writer, pack
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="inodes as Linux has them")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="inodes as Linux has them"),
+]
 
 ROUNDS = 3
 SMALL = dict(problems_per_round=2, evaluate_every=2, checkpoint_every=2)

@@ -11,14 +11,7 @@ from examples.base_model.corpus import solution
 from workbench.config import pool as from_config
 from workbench.datasets import chains
 from workbench.datasets.arithmetic import LEVELS
-from workbench.problems import (
-    Pool,
-    PoolExhausted,
-    Problem,
-    Stream,
-    arithmetic,
-    reasoning_gym,
-)
+from workbench.problems import Pool, PoolExhausted, Problem, Stream, arithmetic, reasoning_gym
 
 
 def ids(problems):

@@ -8,7 +8,7 @@ import pytest
 
 from papers import rates
 from papers.looks import ended
-from workbench.analysis.courses import Course
+from workbench.analysis.curves import Curve
 from workbench.analysis.sequential import LOOKS, nominal_levels
 from workbench.trials.tuning import Point, coarse_grid, lowest
 
@@ -33,15 +33,15 @@ def test_how_trials_end_is_counted_by_their_direction(mean, spread, expected):
 def curves(noise=0.0):
     """Runs whose cost to .5 is lowest at 1e-3, and the same for all seeds unless there is noise."""
     rng = np.random.default_rng(0)
-    courses = {}
+    curves = {}
     for rate in (2.25e-4, 4.5e-4, 6.36e-4, 9e-4, 1e-3, 1.27e-3, 1.8e-3, 2.55e-3):
-        courses[rate] = {}
+        curves[rate] = {}
         for seed in range(12):
             cost = 6000 * math.exp(math.log(rate / 1e-3) ** 2 / 2 + noise * rng.normal())
             spent = pd.DataFrame({"round": [1, 2], "rollouts": [cost, 15360.0]})
             scores = np.array([0.2, 0.5, 0.6])
-            courses[rate][seed] = Course("a", seed, np.arange(3), scores, spent, None)
-    return rates.Curves(courses, 0.5)
+            curves[rate][seed] = Curve("a", seed, np.arange(3), scores, spent, None)
+    return rates.Curves(curves, 0.5)
 
 
 def test_without_noise_equal_arms_get_equal_rates_and_a_difference_is_always_found():
@@ -65,10 +65,10 @@ def test_the_parabola_comes_nearer_to_the_best_rate_than_the_best_one_tried():
 
 def test_the_recorded_runs_are_those_that_the_module_makes():
     recorded = rates.recorded()
-    assert {rate: len(by_seed) for rate, by_seed in recorded.courses.items()} == rates.SEEDS
-    for by_seed in recorded.courses.values():
-        for course in by_seed.values():
-            assert course.places("rollouts")[-1] == rates.ROUNDS * 32 * 8
+    assert {rate: len(by_seed) for rate, by_seed in recorded.by_rate.items()} == rates.SEEDS
+    for by_seed in recorded.by_rate.values():
+        for curve in by_seed.values():
+            assert curve.places("rollouts")[-1] == rates.ROUNDS * 32 * 8
 
 
 def test_the_excess_of_a_rate_is_what_the_parabola_says():

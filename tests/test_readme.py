@@ -13,15 +13,6 @@ from workbench.utils.names import PAPERS
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 DARK_PAGE = "prefers-color-scheme: dark"
-# What a test leaves out of README's code to be quick.
-SMALLER = {
-    "wb.labs.tiny()": "wb.labs.tiny(held_out=8, samples=1)",
-    "run.rounds(80)": "run.rounds(2, progress=False)",
-    "out=f": "problems_per_round=8, out=f",
-    '"path/or/hub-name"': "wb.labs.shipped('models/early-small')",
-    'template="chat"': 'template="{prompt}"',
-    'dtype="bfloat16"': 'dtype="float32"',
-}
 
 
 def part(heading):
@@ -35,7 +26,7 @@ def rows(heading):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
-def test_the_code_runs_at_a_small_scale(tmp_path, monkeypatch):
+def test_the_code_runs_at_a_small_scale(at_small_scale, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "readme"}
     for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
@@ -43,8 +34,6 @@ def test_the_code_runs_at_a_small_scale(tmp_path, monkeypatch):
             # Tests of trials make such runs. Here only its arguments are checked.
             block = block.split("print(trial)")[0].replace("wb.trial(", "Trial(")
             block = f"from workbench.trials import Trial\n{block}"
-        for text, smaller in SMALLER.items():
-            block = block.replace(text, smaller)
         exec(block, names)
     assert DARK_PAGE in (tmp_path / "runs" / "first" / "compare.svg").read_text()
     assert names["run"].round == 2

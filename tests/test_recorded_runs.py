@@ -17,6 +17,8 @@ from workbench.trials import grids
 from workbench.trials.cases import PARAMETERS, lacks_rollouts, prepare
 from workbench.utils.descriptions import differences
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 GRIDS = sorted((ROOT / "data" / "grids").glob("*.yaml"))
 RUNS = shipped("runs")

@@ -5,17 +5,14 @@ import os
 from dataclasses import replace
 
 import pandas as pd
-import pyarrow as pa
 import pytest
 from conftest import go, small_lab
 
 import workbench as wb
 from workbench import config
-from workbench.datasets import rows as own_rows
 from workbench.datasets.readers import COMPARISON
 from workbench.labs import shipped
 from workbench.problems import Pool, Problem, Stream, from_file, from_rows
-from workbench.records.tables import write_table
 from workbench.verifiers import Choice, Scores
 
 ROWS = [{"prompt": "1+1=", "answer": "2"}, {"prompt": "2+2=", "answer": 4}]
@@ -44,27 +41,12 @@ def test_ids_depend_on_the_prompt_alone():
     assert len(set(forward.values())) == 2
 
 
-@pytest.mark.parametrize("kind", ["parquet", "texts parquet", "jsonl", "csv", "json", "bytes"])
-def test_a_file_of_far_too_many_rows_is_refused(kind, tmp_path, monkeypatch):
-    """A stranger's manifest may name one; 17 KB of parquet took a minute and two gigabytes."""
-    monkeypatch.setattr(own_rows, "MOST_ROWS", 1000)
-    ending = kind.split()[-1].replace("bytes", "jsonl")
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv", "json"])
+def test_a_file_that_is_too_large_is_refused_before_it_is_opened(ending, tmp_path):
     path = tmp_path / f"rows.{ending}"
-    if kind == "parquet":
-        write_table(path, pa.table({"prompt": ["1+1="] * 3_000_000, "answer": ["2"] * 3_000_000}))
-        assert path.stat().st_size < 50_000
-    elif kind == "texts parquet":
-        texts = pa.DictionaryArray.from_arrays(pa.array([0] * 500, pa.int32()), ["x" * 10**7])
-        write_table(path, pa.table({"prompt": texts}))
-    elif kind == "bytes":
-        path.touch()
-        os.truncate(path, 2**40)  # a file of zeros that takes no place on the disk
-    else:
-        line = {"jsonl": '{"prompt": "1+1=", "answer": "2"}\n', "csv": "1+1=,2\n", "json": "0,"}
-        path.write_text({"csv": "prompt,answer\n"}.get(kind, "") + line[kind] * 2000)
-    if kind == "json":
-        path.write_text(f"[{path.read_text()[:-1]}]")
-    with pytest.raises(ValueError, match=f"path='.*{ending}': (it is too|it has more|its texts)"):
+    path.touch()
+    os.truncate(path, 2**40)  # zeros, which take no place on the disk
+    with pytest.raises(ValueError, match="larger than"):
         from_file(path)
 
 
@@ -101,18 +83,16 @@ def test_what_cannot_be_used_is_named(rows, named):
     ("options", "named"),
     [
         ({"template": "no place"}, "template"),
-        ({"template": "{prompt}" * 11}, "template"),
         ({"repeated": "keep"}, "repeated"),
         ({"level": "answer", "answer": "prompt"}, "row 0: the answer"),
         ({"verifier": Choice()}, "Choice cannot use 2 of the 2"),
-        ({"level": "size", "answer": "size"}, "row 1: the size"),
     ],
     ids=str,
 )
 def test_bad_options_of_rows(options, named):
     rows = [
-        {"prompt": "1+1=", "answer": "often", "size": 2**31},
-        {"prompt": "2+2=", "answer": "2.5", "size": 2**63},
+        {"prompt": "1+1=", "answer": "often"},
+        {"prompt": "2+2=", "answer": "2.5"},
     ]
     with pytest.raises(ValueError, match=named):
         from_rows(rows, **options)
@@ -162,7 +142,6 @@ TESTS = json.dumps({"asserts": "assert double(3) == 6"})
         ),
         (ROWS, wb.verifiers.Choice, "verifier=Choice"),
         (ROWS, "Math", "verifier='Math'"),
-        (ROWS, type("Mine", (wb.verifiers.Verifier,), {})(), "verifier: Mine has no method judge"),
     ],
     ids=str,
 )
@@ -251,12 +230,7 @@ def test_a_field_of_a_csv_file_may_be_long(tmp_path):
         ("bad.json", "[", "bad.json"),
         ("bad.json", '{"prompt": "1+1=", "answer": "2"}', "bad.json"),
         ("bad.txt", "1+1=2", "path=.*bad.txt"),
-        ("bad.csv", "prompt;answer\n1+1=;2\n", "row 0 has no column 'prompt'.*commas.*';'"),
-        (
-            "bad.csv",
-            "prompt\tanswer\n1+1=\t2\n",
-            r"no column 'prompt'.*'prompt\\tanswer'.*commas",
-        ),
+        ("bad.csv", "prompt;answer\n1+1=;2\n", "row 0 has no column 'prompt'"),
         ("bad.csv", "prompt,answer\n1+1=\xa0?,2\n", r"path=.*bad\.csv.*UTF-8"),
         ("bad.csv", "prompt,answer\nwhich, B or C,A\n", "line 2 has more fields"),
         ("bad.csv", 'prompt,answer\n1+1=,"2\n2+2=,4\n', "bad.csv.*end of data"),

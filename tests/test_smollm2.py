@@ -65,8 +65,7 @@ def test_a_model_that_is_there_is_not_written_again(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(
-    bool(smollm2.missing()),
-    reason=f"the model's packages are not installed: {smollm2.INSTALL}",
+    bool(smollm2.missing()), reason=f"the model's packages are not installed: {smollm2.INSTALL}"
 )
 def test_two_rounds_of_pods_train_the_adapter(tmp_path):
     described = yaml.safe_load(GRID.read_text())["parameters"]["lab"]

@@ -55,6 +55,8 @@ from workbench.trl.sampling import RoundSampler
 from workbench.trl.setup import LOSSES
 from workbench.trl.table import Padding
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 TRL_LOSSES = ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")

@@ -15,6 +15,8 @@ from workbench.rules.allocators import DynamicSampling, Knapsack
 from workbench.rules.replay import Buffer, CorrectResponses
 from workbench.rules.selectors import Scheduler
 
+pytestmark = pytest.mark.slow
+
 # Methods with memory in every slot that may have one.
 REMEMBERING = {
     "known": methods.Method(

@@ -32,6 +32,8 @@ from workbench.rounds import choose
 from workbench.rules.advantages import Posterior
 from workbench.trl.table import Verdict, weighted_sum
 
+pytestmark = pytest.mark.slow
+
 # Methods with a course are refused, since TRL samples by itself.
 EVERY = [
     name

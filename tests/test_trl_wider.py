@@ -35,6 +35,8 @@ from workbench import methods
 from workbench import trl as workbench_trl
 from workbench.slots import Selection, Slot
 
+pytestmark = pytest.mark.slow
+
 LATEST = tuple(map(int, trl.__version__.split(".")[:2])) >= (1, 16)
 
 

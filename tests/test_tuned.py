@@ -14,7 +14,7 @@ from written_records import curve
 
 from papers import tuned, verdicts
 from papers.verdicts import Claim, Finding, judge
-from workbench.analysis.courses import read
+from workbench.analysis.curves import read
 from workbench.analysis.intervals import Measurement
 
 NAMES = {"grpo": "GRPO", "mine": "mine"}
@@ -57,7 +57,7 @@ def shelf(tmp_path):
 def test_a_shelf_shows_the_arms_that_are_named(shelf):
     assert list(shelf.records) == ["grpo", "mine", "other"]
     assert list(shelf.groups) == ["GRPO", "mine"]
-    assert list(shelf.courses) == ["GRPO", "mine"]
+    assert list(shelf.curves) == ["GRPO", "mine"]
     assert shelf.target == 0.3
     assert set(shelf.tuning["arm"]) == {"GRPO", "mine"}
 
@@ -96,7 +96,7 @@ def test_the_figure_of_tuning_names_its_arms_and_marks_their_rates(shelf):
 
 
 def test_gains_are_points_at_an_equal_budget_of_each_pair(shelf):
-    tables = tuned.gains(shelf.courses, {"mine": ("mine", "GRPO")}, {"by rounds": "round"})
+    tables = tuned.gains(shelf.curves, {"mine": ("mine", "GRPO")}, {"by rounds": "round"})
     assert list(tables) == ["by rounds"]
     row = tables["by rounds"].loc["mine"]
     assert row["value"] == pytest.approx(20)
@@ -104,7 +104,7 @@ def test_gains_are_points_at_an_equal_budget_of_each_pair(shelf):
 
 
 def test_differences_on_the_way_are_those_at_parts_of_the_common_budget(shelf):
-    table = tuned.on_the_way(shelf.courses, "mine", "GRPO", {"by rounds": "round"}, parts=2)
+    table = tuned.on_the_way(shelf.curves, "mine", "GRPO", {"by rounds": "round"}, parts=2)
     half, end = table.loc[("by rounds", "1/2")], table.loc[("by rounds", "2/2")]
     assert half[["mine", "GRPO", "difference"]].tolist() == pytest.approx([40.5, 30.5, 10])
     assert end[["mine", "GRPO", "difference"]].tolist() == pytest.approx([60.5, 40.5, 20])
@@ -123,10 +123,10 @@ def test_a_pair_is_not_cut_by_a_third_arm(shelf, tmp_path):
             arguments={"learning_rate": 9e-4},
         )
     names = {**NAMES, "short": "short"}
-    courses = read(
+    curves = read(
         {name: tuned.Shelf(tmp_path / "trial", names).groups[name] for name in names.values()}
     )
-    table = tuned.gains(courses, {"mine": ("mine", "GRPO")}, {"by rounds": "round"})["by rounds"]
+    table = tuned.gains(curves, {"mine": ("mine", "GRPO")}, {"by rounds": "round"})["by rounds"]
     assert table.loc["mine", "value"] == pytest.approx(20)
 
 

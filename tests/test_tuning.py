@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.analysis.courses import Course
+from workbench.analysis.curves import Curve
 from workbench.trials import tuning
-from workbench.trials.tuning import Point, coarse_grid, effort, next_runs, tuned
+from workbench.trials.tuning import Point, choose_rate, coarse_grid, effort, next_runs
 
 SEEDS = [7, 8, 9]
 
@@ -85,16 +85,16 @@ def test_wrong_grids_are_named(arguments, message):
 # What runs say
 
 
-def course(*scores):
+def curve(*scores):
     """A run that samples 100 rollouts a round and is evaluated after each."""
     rounds = np.arange(len(scores))
     table = pd.DataFrame({"round": rounds[1:], "rollouts": 100})
-    return Course("a", 0, rounds, np.array(scores), table, Path("a"))
+    return Curve("a", 0, rounds, np.array(scores), table, Path("a"))
 
 
 def test_a_run_that_falls_short_counts_with_its_pace_and_one_without_any_is_infinite():
     def cost(*scores):
-        return math.exp(tuning.log_cost(course(*scores), 0.5, "rollouts"))
+        return math.exp(tuning.log_cost(curve(*scores), 0.5, "rollouts"))
 
     assert cost(0.2, 0.4, 0.6) == pytest.approx(150)
     # It has made half of the way in 200 rollouts.
@@ -102,7 +102,8 @@ def test_a_run_that_falls_short_counts_with_its_pace_and_one_without_any_is_infi
     assert cost(0.4, 0.3, 0.2) == math.inf
     # One that begins at the target has it at its first evaluation.
     assert cost(0.5, 0.6, 0.7) == pytest.approx(100)
-    # One that never leaves its start makes no way.
+    # One whose loss was not finite, and one that never leaves its start, make no way.
+    assert tuning.log_cost(None, 0.5, "rollouts") == math.inf
     assert cost(0.4, 0.4, 0.4) == math.inf
 
 
@@ -111,35 +112,35 @@ def test_what_was_tried_has_all_seeds_and_its_range_is_within_a_tenth():
     # Rollouts to .5 at the second seed too, except for the rate that halving has left behind.
     for rate, slope in [(1e-4, 0.05), (2e-4, 0.1), (2.83e-4, 0.107), (4e-4, 0.08)]:
         for seed in (7, 8):
-            runs[Point(rate), seed] = course(*(0.2 + slope * np.arange(5)))
-    runs[Point(8e-4), 7] = course(0.2, 0.6, 0.1, 0.1, 0.1)
+            runs[Point(rate), seed] = curve(*(0.2 + slope * np.arange(5)))
+    runs[Point(8e-4), 7] = curve(0.2, 0.6, 0.1, 0.1, 0.1)
     runs[Point(1.6e-3), 7] = None
-    found = tuned("a", runs, (7, 8), 0.5, "rollouts")
+    found = choose_rate("a", runs, (7, 8), 0.5, "rollouts")
     assert found.tried == Point(2.83e-4)
     assert (found.low, found.high) == (2e-4, 2.83e-4)
     assert found.low <= found.learning_rate <= found.high
     assert not found.at_edge and found.works
     assert found.collapsed == pytest.approx(2 / 10)
-    assert len(found.curve) == 10
-    row = found.curve.set_index(["learning_rate", "seed"]).loc[(2e-4, 7)]
+    assert len(found.runs) == 10
+    row = found.runs.set_index(["learning_rate", "seed"]).loc[(2e-4, 7)]
     assert (row["cost"], row["reached"]) == (pytest.approx(300), True)
     # A run that ends where it began has not collapsed, and one that ends at the target reached it.
-    level = tuned("a", {(Point(1e-3), 7): course(0.3, 0.4, 0.3)}, (7,), 0.4, "rollouts").curve
+    level = choose_rate("a", {(Point(1e-3), 7): curve(0.3, 0.4, 0.3)}, (7,), 0.4, "rollouts").runs
     assert (level["collapsed"].item(), level["reached"].item()) == (False, False)
-    risen = tuned("a", {(Point(1e-3), 7): course(0.3, 0.3, 0.4)}, (7,), 0.4, "rollouts").curve
+    risen = choose_rate("a", {(Point(1e-3), 7): curve(0.3, 0.3, 0.4)}, (7,), 0.4, "rollouts").runs
     assert risen["reached"].item()
     # Without any learning nothing works.
-    assert not tuned("a", {(Point(1e-3), 7): None}, (7,), 0.5, "rollouts").works
+    assert not choose_rate("a", {(Point(1e-3), 7): None}, (7,), 0.5, "rollouts").works
 
 
 def test_a_rate_is_as_good_within_a_tenth_and_the_last_ones_are_edges():
     def found(rollouts):
         """By learning rate, the rollouts after which a run has made .3 of accuracy."""
         runs = {
-            (Point(rate), 7): course(*(0.2 + 30 / needed * np.arange(6)))
+            (Point(rate), 7): curve(*(0.2 + 30 / needed * np.arange(6)))
             for rate, needed in rollouts.items()
         }
-        return tuned("a", runs, (7,), 0.5, "rollouts")
+        return choose_rate("a", runs, (7,), 0.5, "rollouts")
 
     beside = found({5e-4: 324, 1e-3: 300, 2e-3: 345})
     assert (beside.low, beside.high, beside.at_edge) == (5e-4, 1e-3, False)
@@ -204,15 +205,16 @@ def test_without_a_parabola_the_best_rate_of_those_tried_is_taken(costs):
 
 
 def test_the_target_is_what_the_best_rate_reaches_in_three_fifths_of_the_rollouts():
-    runs = {(Point(1e-4), 7): course(0.2, 0.3, 0.4, 0.5, 0.6)}
-    runs[Point(2e-4), 7] = course(0.2, 0.35, 0.45, 0.555, 0.6)
+    runs = {(Point(1e-4), 7): curve(0.2, 0.3, 0.4, 0.5, 0.6)}
+    runs[Point(2e-4), 7] = curve(0.2, 0.35, 0.45, 0.555, 0.6)
+    runs[Point(3e-4), 7] = None  # its loss was not finite
     # A better one that lacks a seed of the tuning does not count.
-    runs[Point(4e-4), 8] = course(0.2, 0.5, 0.6, 0.7, 0.8)
+    runs[Point(4e-4), 8] = curve(0.2, 0.5, 0.6, 0.7, 0.8)
     # 240 rollouts are two fifths of the way from .45 to .555.
     assert tuning.default_target(runs, [7], "rollouts") == 0.49
 
 
 @pytest.mark.parametrize("reached", [0.29, 0.57, 0.58])
 def test_a_target_of_whole_hundredths_is_not_rounded_down_further(reached):
-    runs = {(Point(1e-4), 7): course(0.2, *[reached] * 5)}
+    runs = {(Point(1e-4), 7): curve(0.2, *[reached] * 5)}
     assert tuning.default_target(runs, [7], "rollouts") == reached

@@ -59,10 +59,7 @@ class TestRule:
     @given(NUMBERS, NUMBERS, st.floats(0.001, 10))
     def test_a_published_size_only_refines(self, a, b, published):
         low, high = sorted((a, b))
-        finer = {
-            "smaller than published": "agrees",
-            "none seen": "cannot tell",
-        }
+        finer = {"smaller than published": "agrees", "none seen": "cannot tell"}
         refined = verdict(low, high, published=published)
         assert finer.get(refined, refined) == verdict(low, high)
 

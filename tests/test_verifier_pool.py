@@ -15,6 +15,8 @@ import pytest
 from workbench.verifiers import Math
 from workbench.verifiers.pool import Pool
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 HANGING = r"\boxed{9^{9^{9}}}"
 

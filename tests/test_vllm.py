@@ -23,16 +23,7 @@ if not find_spec("vllm"):
     )
 
 from conftest import go, tiny_policy
-from contract import (
-    GREEDY,
-    LORA,
-    PROMPTS,
-    SAMPLING,
-    Contract,
-    responses,
-    sampler_gap,
-    shaken,
-)
+from contract import GREEDY, LORA, PROMPTS, SAMPLING, Contract, responses, sampler_gap, shaken
 from test_served import ByFile
 
 import workbench as wb

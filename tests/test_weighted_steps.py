@@ -12,13 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Gradients, go, hand_made
-from transformers import (
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 import workbench as wb
 from workbench.grpo import grpo_step

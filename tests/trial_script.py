@@ -64,7 +64,7 @@ def edited():
 ARMS = {
     "class": EverySecond,
     "edited": {"EverySecond": edited},
-    "few": {"few": wb.methods.grpo(n=4)},
+    "few": {"few, of 4": wb.methods.grpo(n=4)},
 }
 
 

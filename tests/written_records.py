@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 import workbench as wb
-from workbench.records import Writer, exists, journal
-from workbench.records.files import JOURNAL, MANIFEST, file_digest, rollout_part
+from workbench.records import Writer, checkpoints, exists, journal
+from workbench.records.files import JOURNAL, MANIFEST, checkpoint_part, digest_of, rollout_part
 from workbench.utils.names import TRAINING_PHASES
 
 SAMPLES = 4
@@ -98,14 +98,24 @@ def sign(path, change=lambda entry: entry):
     change: from an entry of the journal to what takes its place, a round's row or an evaluation.
     """
     _, *entries = [json.loads(line) for line in (path / JOURNAL).read_text().splitlines()]
-    last = journal.begin(path / JOURNAL, file_digest(path / MANIFEST))
+    written = journal.begin(path / JOURNAL, digest_of((path / MANIFEST).read_bytes()))
     for entry in entries:
         del entry["sha256"]
         entry = change(entry)
         if "row" in entry:
             part = rollout_part(path, entry["row"]["round"])
-            entry["rollouts"] = file_digest(part) if part.exists() else ""
-        last = journal.append(path / JOURNAL, entry, last)
+            entry["rollouts"] = digest_of(part.read_bytes()) if part.exists() else ""
+        written.append(entry)
+    sign_checkpoint(path, written.sums[-1])
+
+
+def sign_checkpoint(path, line):
+    """Let the checkpoint of a record, where there is one, say that it was made after a line."""
+    file = checkpoint_part(path)
+    if file.exists():
+        tensors, state = checkpoints.load(file)
+        tensors = {name: value.clone() for name, value in tensors.items()}
+        checkpoints.save(file, tensors, {**state, "record": line})
 
 
 def with_manifest(path, manifest):

@@ -14,7 +14,7 @@ import sys
 
 __version__ = "0.2.0"
 
-# Modules under a shorter path than that of their file: `workbench.selectors` is the same module as
+# Modules under a shorter path than that of their file: `workbench.selectors` is the module
 # `workbench.rules.selectors`.
 _SHORT = {
     module.name: f"workbench.rules.{module.name}"

@@ -77,7 +77,7 @@ def summary(settings: Settings, name: str, record: Any) -> dict[str, Any]:
 def papers_runs(settings: Settings) -> dict[str, Any]:
     """The records of the papers' methods, by name; on a shelf once all of them are complete."""
     import workbench as wb
-    from workbench.records.shelf import pack
+    from workbench.records import pack
 
     place = settings.out / PAPERS
     found = {}

@@ -30,7 +30,7 @@ from papers.verdicts import table as verdict_texts
 from workbench import Run, labs, plots
 from workbench.analysis import cost, targets
 from workbench.analysis.comparisons import at_budget
-from workbench.analysis.courses import Unit, read
+from workbench.analysis.curves import Unit, read
 from workbench.analysis.intervals import Measurement, mean_interval
 from workbench.analysis.metrics import finite
 from workbench.analysis.runs import arms
@@ -409,19 +409,19 @@ def zero_accuracy_scores(runs: Mapping[str, Any]) -> pd.DataFrame:
     ----------
     AERO, figure 2 and equation 6.
     """
-    courses = read(runs)
-    if len(courses) != 2:
-        raise ValueError(f"runs: {len(courses)} labels; two methods are compared with each other")
-    first, second = courses.values()
+    curves = read(runs)
+    if len(curves) != 2:
+        raise ValueError(f"runs: {len(curves)} labels; two methods are compared with each other")
+    first, second = curves.values()
     rows = []
     for seed in sorted(set(first) & set(second)):
-        pair = {label: by_seed[seed] for label, by_seed in courses.items()}
+        pair = {label: by_seed[seed] for label, by_seed in curves.items()}
         # The relative score needs both methods at the same checkpoint.
         shared = np.intersect1d(first[seed].rounds, second[seed].rounds)
         for start, end in pairwise(shared):
-            scores = {label: course.score_at("round", float(end)) for label, course in pair.items()}
-            for label, course in pair.items():
-                table = course.table
+            scores = {label: curve.score_at("round", float(end)) for label, curve in pair.items()}
+            for label, curve in pair.items():
+                table = curve.table
                 # The rounds after the last checkpoint up to this one.
                 since = table["round"].between(start + 1, end)
                 rows.append(

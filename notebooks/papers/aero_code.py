@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -79,14 +78,13 @@ def problems() -> list[Any]:
 
 
 def sandbox() -> Any:
-    """The verifier of code, with the weaker sandbox where bubblewrap cannot run."""
-    with warnings.catch_warnings():
-        # The weaker sandbox says what it leaves open.
-        warnings.simplefilter("ignore")
-        try:
-            return wb.verifiers.Code()
-        except OSError:
-            return wb.verifiers.Code(sandbox="weak")
+    """The verifier of code, without a sandbox where bubblewrap cannot run: the programs are those
+    above, which are to be trusted.
+    """
+    try:
+        return wb.verifiers.Code()
+    except OSError:
+        return wb.verifiers.Code(sandbox="none")
 
 
 def rewards(verifier: Any, of_code: Sequence[Any]) -> pd.DataFrame:

@@ -22,7 +22,7 @@ from papers.tables import accuracy_gain, column_means, over_seeds, paired
 from papers.tuned import RecordedTrial, Shelf, claims_of_paper
 from papers.verdicts import Claim, Finding
 from workbench.analysis.comparisons import at_budget
-from workbench.analysis.courses import Course
+from workbench.analysis.curves import Curve
 from workbench.analysis.intervals import Measurement, mean_interval
 from workbench.labs import Lab, shipped
 from workbench.methods import ar3po
@@ -239,13 +239,13 @@ def sampled(groups: Groups, rounds: tuple[int, int]) -> pd.DataFrame:
 
 
 def flat_bill(
-    courses: Mapping[str, Mapping[int, Course]], name: str = "DAPO"
-) -> dict[str, dict[int, Course]]:
-    """Courses in which an arm is billed as the paper bills DAPO, whatever it sampled.
+    curves: Mapping[str, Mapping[int, Curve]], name: str = "DAPO"
+) -> dict[str, dict[int, Curve]]:
+    """Curves in which an arm is billed as the paper bills DAPO, whatever it sampled.
 
     Parameters
     ----------
-    courses : dict from name to a dict from seed to Course
+    curves : dict from name to a dict from seed to Curve
     name : str
         The arm that is billed for three draws of eight rollouts in every round.
 
@@ -254,10 +254,10 @@ def flat_bill(
     AR3PO (arXiv 2509.25808), table 1: 1536 prompts a step, of which 512 are trained on.
     """
     billed = {
-        seed: replace(course, table=course.table.assign(rollouts=DAPO_FLAT))
-        for seed, course in courses[name].items()
+        seed: replace(curve, table=curve.table.assign(rollouts=DAPO_FLAT))
+        for seed, curve in curves[name].items()
     }
-    return {label: dict(by_seed) for label, by_seed in courses.items()} | {name: billed}
+    return {label: dict(by_seed) for label, by_seed in curves.items()} | {name: billed}
 
 
 def gain_by_round(groups: Groups, baseline: str, rounds: Sequence[int]) -> pd.DataFrame:
@@ -284,12 +284,12 @@ def gain_by_round(groups: Groups, baseline: str, rounds: Sequence[int]) -> pd.Da
     return table.rename_axis("round")
 
 
-def accuracy_after(courses: Mapping[int, Course], rollouts: float) -> dict[str, float]:
+def accuracy_after(curves: Mapping[int, Curve], rollouts: float) -> dict[str, float]:
     """Held-out accuracy of an arm when so many rollouts were sampled.
 
     Parameters
     ----------
-    courses : dict from seed to Course
+    curves : dict from seed to Curve
     rollouts : float
 
     Returns
@@ -298,8 +298,8 @@ def accuracy_after(courses: Mapping[int, Course], rollouts: float) -> dict[str, 
         accuracy (the mean over seeds), ± (the half-width of its interval), rounds (made by then)
         and seeds.
     """
-    scores = [course.score_at("rollouts", rollouts) for course in courses.values()]
-    rounds = [(course.table["rollouts"].cumsum() <= rollouts).sum() for course in courses.values()]
+    scores = [curve.score_at("rollouts", rollouts) for curve in curves.values()]
+    rounds = [(curve.table["rollouts"].cumsum() <= rollouts).sum() for curve in curves.values()]
     mean, half = mean_interval(scores)
     return {"accuracy": mean, "±": half, "rounds": np.mean(rounds), "seeds": len(scores)}
 

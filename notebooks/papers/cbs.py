@@ -27,7 +27,7 @@ from papers.times import update_time
 from papers.tuned import NO_TUNED_RUN, Shelf, claims_of_paper, recorded
 from papers.verdicts import Claim, Finding
 from workbench.analysis.comparisons import at_budget
-from workbench.analysis.courses import Course, read
+from workbench.analysis.curves import Curve, read
 from workbench.analysis.intervals import Measurement, holm, mean_interval
 from workbench.analysis.runs import arms, by_seed
 from workbench.labs import Lab, shipped
@@ -246,12 +246,12 @@ def scheduler_shares(groups: Any) -> pd.DataFrame:
 # Whether the scheduler learns
 
 
-def ends_by_seed(courses: Mapping[str, Mapping[int, Course]]) -> pd.DataFrame:
+def ends_by_seed(curves: Mapping[str, Mapping[int, Curve]]) -> pd.DataFrame:
     """Held-out accuracy where each run ends, in percent.
 
     Parameters
     ----------
-    courses : dict from name to a dict from seed to Course
+    curves : dict from name to a dict from seed to Curve
 
     Returns
     -------
@@ -259,8 +259,8 @@ def ends_by_seed(courses: Mapping[str, Mapping[int, Course]]) -> pd.DataFrame:
         A column for each seed, and deviation, the sample deviation over seeds.
     """
     ends = {
-        name: {f"seed {seed}": 100 * course.scores[-1] for seed, course in of_seed.items()}
-        for name, of_seed in courses.items()
+        name: {f"seed {seed}": 100 * curve.scores[-1] for seed, curve in of_seed.items()}
+        for name, of_seed in curves.items()
     }
     table = pd.DataFrame.from_dict(ends, orient="index")
     return table.assign(deviation=table.std(axis=1, ddof=1))

@@ -19,8 +19,8 @@ import workbench as wb
 from papers import standings
 from papers.tables import paired
 from workbench.analysis import cost
-from workbench.analysis.courses import common_budget, read
-from workbench.analysis.courses import spent as spent_by
+from workbench.analysis.curves import common_budget, read
+from workbench.analysis.curves import spent as spent_by
 from workbench.analysis.intervals import smallest_change
 from workbench.analysis.targets import crossings, to_target
 from workbench.labs import Lab

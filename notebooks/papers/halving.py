@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import pandas as pd
 
 from workbench import config
 from workbench.trials import tuning
+from workbench.trials.state import TrialState
 from workbench.trials.trial import Trial
 from workbench.utils.validation import whole_number
 
@@ -59,37 +62,20 @@ class Search(Trial):
         self.finalists = finalists
         super().__init__(arms, **options)
 
+    def make_state(self) -> SearchState:
+        """The state by what was found so far."""
+        state = super().make_state()
+        return SearchState(state.settings, state.found, state.failed, self.invited, self.finalists)
+
     @property
     def rungs(self) -> pd.DataFrame:
         """A row a combination and stage of the tuning: rung, label, seeds and score.
 
         The score is the logarithm of its cost over the baseline's, each at its best rate so far.
         """
-        rows = []
-        for stage, costs in enumerate(self._stages()):
-            usual = self._cost_after(self.baseline, stage)
-            for label, cost in costs.items():
-                seeds = max(1, stage)
-                rows.append(
-                    {"rung": stage + 1, "label": label, "seeds": seeds, "score": cost - usual}
-                )
-        return pd.DataFrame(rows, columns=["rung", "label", "seeds", "score"])
-
-    def _compared(self) -> list[str]:
-        """The baseline, those invited, and the combinations that are still in."""
-        labels = super()._compared()
-        left = self._combinations()
-        for costs in self._stages():
-            left = self._survivors(costs)
-        return [label for label in labels if label in (self.baseline, *self.invited, *left)]
-
-    def _combinations(self) -> list[str]:
-        return [
-            label for label in super()._compared() if label not in (self.baseline, *self.invited)
-        ]
-
-    def _survivors(self, costs: Mapping[str, float]) -> list[str]:
-        return survivors(costs, max(self.finalists, len(costs) // KEEP))
+        state = self.look()
+        assert isinstance(state, SearchState)
+        return state.rungs
 
     def _plan(self) -> dict[str, Any]:
         plan = super()._plan()
@@ -100,27 +86,63 @@ class Search(Trial):
         }
         return plan
 
-    def _stages(self) -> Iterator[dict[str, float]]:
-        """What the combinations cost after each stage of the tuning that all of them have ended."""
-        left = self._combinations()
-        for stage in range(1 + len(self.tuning_seeds)):
-            costs = {label: self._cost_after(label, stage) for label in left}
-            if None in costs.values():
-                return
-            ended = {label: cost for label, cost in costs.items() if cost is not None}
-            yield ended
-            left = self._survivors(ended)
 
-    def _cost_after(self, label: str, stage: int) -> float | None:
+@dataclass(frozen=True)
+class SearchState(TrialState):
+    """The state of a search; `invited` and `finalists` as in `Search`."""
+
+    invited: tuple[str, ...] = ()
+    finalists: int = FINALISTS
+
+    @cached_property
+    def compared(self) -> list[str]:
+        """The baseline, those invited, and the combinations that are still in."""
+        left = self.combinations
+        for costs in self.stages:
+            left = self._survivors(costs)
+        always = (self.settings.baseline, *self.invited)
+        return [label for label in self.runnable if label in (*always, *left)]
+
+    @cached_property
+    def combinations(self) -> list[str]:
+        """The labels of the combinations that can run."""
+        always = (self.settings.baseline, *self.invited)
+        return [label for label in self.runnable if label not in always]
+
+    @cached_property
+    def stages(self) -> list[dict[str, float]]:
+        """What the combinations cost after each stage of the tuning that all of them have ended."""
+        left = self.combinations
+        stages = []
+        for stage in range(1 + len(self.settings.tuning_seeds)):
+            costs = {label: self.cost_after(label, stage) for label in left}
+            if None in costs.values():
+                break
+            stages.append({label: cost for label, cost in costs.items() if cost is not None})
+            left = self._survivors(stages[-1])
+        return stages
+
+    @cached_property
+    def rungs(self) -> pd.DataFrame:
+        """See `Search.rungs`."""
+        rows = []
+        for stage, costs in enumerate(self.stages):
+            usual = self.cost_after(self.settings.baseline, stage)
+            for label, cost in costs.items():
+                seeds = max(1, stage)
+                rows.append(
+                    {"rung": stage + 1, "label": label, "seeds": seeds, "score": cost - usual}
+                )
+        return pd.DataFrame(rows, columns=["rung", "label", "seeds", "score"])
+
+    def cost_after(self, label: str, stage: int) -> float | None:
         """The lowest cost of an arm after a stage of its tuning; None before that has ended."""
         # The target of the coarse grid, since a stage has to end while the baseline is being tuned,
         # and to end in the same way afterwards.
-        target = self._first_target()
-        if target is None:
+        if self.first_target is None:
             return None
-        runs, _ = self._tuning_runs(label)
-        costs = {run: self._cost(course, target) for run, course in runs.items()}
-        planned = tuning.points_by_stage(costs, self.coarse, self.tuning_seeds)
+        costs = self.costs(label)
+        planned = tuning.points_by_stage(costs, self.settings.coarse, self.settings.tuning_seeds)
         if len(planned) <= stage or any(run not in costs for run in planned[stage]):
             return None
         # A rate counts with all seeds so far, whichever stage tried it first.
@@ -128,6 +150,9 @@ class Search(Trial):
         seeds = {seed for _, seed in past}
         points = {point for point, _ in past if all((point, seed) in past for seed in seeds)}
         return min(tuning.mean_cost(costs, point, seeds) for point in points)
+
+    def _survivors(self, costs: Mapping[str, float]) -> list[str]:
+        return survivors(costs, max(self.finalists, len(costs) // KEEP))
 
 
 def survivors(costs: Mapping[str, float], n: int) -> list[str]:

@@ -176,13 +176,14 @@ def write(board: Trial) -> None:
         Before a run of the baseline is complete.
     """
     groups = {label: list(of.values()) for label, of in board.records.items() if of}
-    if board.baseline not in groups:
+    baseline = board.settings.baseline
+    if baseline not in groups:
         raise ValueError(
-            f"{os.path.relpath(board.out)}: no run of {board.baseline!r} is complete yet, and all "
+            f"{os.path.relpath(board.out)}: no run of {baseline!r} is complete yet, and all "
             "methods are compared with it; the command without --table makes the runs"
         )
-    table, prices = tables(groups, board.baseline, board.target, FAIR_UNITS)
-    for label, tuned in board.tunings.items():
+    table, prices = tables(groups, baseline, board.target, FAIR_UNITS)
+    for label, tuned in board.look().tunings.items():
         table.loc[table.index == label, "learning_rate"] = tuned.learning_rate
     frames = {"leaderboard": table.reset_index(), "prices": prices}
     frames |= {"arms": board.table, "tuning": board.tuning}
@@ -194,7 +195,7 @@ def write(board: Trial) -> None:
     print(table[SHOWN].to_string(float_format=digits))
     print("\nthe cheapest method by the price of sampling; tied: the interval holds 1\n")
     print(prices.set_index("price").to_string(float_format=digits))
-    missing = [label for label in board.arms if label not in groups]
+    missing = [label for label in board.settings.arms if label not in groups]
     if missing:
         print(f"\nnot complete, and not in the table: {', '.join(missing)}")
     print(f"\n{os.path.relpath(board.out / 'leaderboard.csv')}")
@@ -242,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         board = leaderboard(given.grid, **options)
     if not given.table:
-        print(f"{len(board.arms)} methods, in {os.path.relpath(board.out)}", flush=True)
+        print(f"{len(board.settings.arms)} methods, in {os.path.relpath(board.out)}", flush=True)
         board.run()
     write(board)
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from papers.tables import markdown_table
-from workbench.analysis.courses import Course, Unit, of_common_seeds
+from workbench.analysis.curves import Curve, Unit, of_common_seeds
 from workbench.analysis.intervals import holm
 from workbench.analysis.targets import crossings, ratio_to_target
 from workbench.plots.style import (
@@ -41,14 +41,14 @@ ACROSS = 6  # panels beside one another
 
 
 def all_pairs(
-    courses: Mapping[str, Mapping[int, Course]], target: float, unit: str | Unit = "rollouts"
+    curves: Mapping[str, Mapping[int, Curve]], target: float, unit: str | Unit = "rollouts"
 ) -> pd.DataFrame:
     """The cost to the target of every method over that of every other one.
 
     Parameters
     ----------
-    courses : dict from label to a dict from seed to Course
-        As `courses.read` gives it.
+    curves : dict from label to a dict from seed to Curve
+        As `curves.read` gives it.
     target : float
         Held-out accuracy.
     unit : str or Unit
@@ -60,7 +60,7 @@ def all_pairs(
         reached the target and NaN with a single pair; p_holm, corrected for the number of pairs;
         and lower: the label of the one that costs less where p_holm is at most .05, else "".
     """
-    crossed = {label: crossings(dict(of), target, unit) for label, of in courses.items()}
+    crossed = {label: crossings(dict(of), target, unit) for label, of in curves.items()}
     rows = {}
     for first, second in itertools.combinations(sorted(crossed), 2):
         ratio = ratio_to_target(*of_common_seeds(crossed[first], crossed[second]))

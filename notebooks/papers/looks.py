@@ -15,7 +15,7 @@ import pandas as pd
 from scipy import special
 
 from papers.standings import target_of
-from workbench.analysis.courses import of_common_seeds, read
+from workbench.analysis.curves import of_common_seeds, read
 from workbench.analysis.intervals import Measurement
 from workbench.analysis.runs import load_all
 from workbench.analysis.sequential import ALPHA, BAND, LOOKS, nominal_levels, readings
@@ -90,10 +90,10 @@ def plans() -> pd.DataFrame:
 
 def log_costs() -> dict[str, np.ndarray]:
     """Logarithms of the rollouts to the target, an array over seeds for each recorded method."""
-    courses = read(load_all(RUNS / "leaderboard-one-rate"))
-    target = target_of(courses)
+    curves = read(load_all(RUNS / "leaderboard-one-rate"))
+    target = target_of(curves)
     found = {}
-    for label, by_seed in courses.items():
+    for label, by_seed in curves.items():
         crossed = crossings(by_seed, target, "rollouts")
         if all(one.reached for one in crossed.values()):
             found[label] = np.log([one.place for one in crossed.values()])

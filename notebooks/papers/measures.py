@@ -23,7 +23,7 @@ from papers.difficulty import unsolved_shares
 from papers.standings import common_target
 from papers.times import OwnPrice, update_time
 from workbench.analysis.cost import MACHINES
-from workbench.analysis.courses import Course, Unit, common_budget, each, read
+from workbench.analysis.curves import Curve, Unit, common_budget, each, read
 from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.runs import by_seed, one_setting
 from workbench.analysis.targets import crossing
@@ -130,12 +130,12 @@ class Measure:
             of = one_setting(runs[named[i]], named[i]) if named else baseline_runs
             # Read together, so that all three have one grid and the budget is one that all of them
             # reached.
-            courses = read({"arm": arm_runs, "baseline": baseline_runs, "gain of": of})
+            curves = read({"arm": arm_runs, "baseline": baseline_runs, "gain of": of})
             unit = _unit(self.unit)
-            spent = common_budget(courses, unit) * self.budget
-            for course in courses["gain of"].values():
+            spent = common_budget(curves, unit) * self.budget
+            for curve in curves["gain of"].values():
                 # From before training to the budget, over all pairs and seeds.
-                gains.append(100 * (course.score_at(unit, spent) - course.scores[0]))
+                gains.append(100 * (curve.score_at(unit, spent) - curve.scores[0]))
         return float(np.mean(gains))
 
     def _pairs(self, runs: Runs) -> list[tuple[list[Record], list[Record]]]:
@@ -205,18 +205,18 @@ def accuracy(
     one_of("checkpoint", checkpoint, ("last", "best"))
 
     def of_pair(arm_runs: list[Record], baseline_runs: list[Record]) -> BySeed:
-        courses = read({"arm": arm_runs, "baseline": baseline_runs})
+        curves = read({"arm": arm_runs, "baseline": baseline_runs})
         counted = _unit(unit)
         # A claim names a share of what both arms reached, since runs differ in how long they are.
-        spent = common_budget(courses, counted) * budget
+        spent = common_budget(curves, counted) * budget
         values = {}
-        for seed in _common(courses["arm"], courses["baseline"]):
-            pair = (courses["arm"][seed], courses["baseline"][seed])
-            scores = [course.score_at(counted, spent) for course in pair]
+        for seed in _common(curves["arm"], curves["baseline"]):
+            pair = (curves["arm"][seed], curves["baseline"][seed])
+            scores = [curve.score_at(counted, spent) for curve in pair]
             if checkpoint == "best":
                 scores = [
-                    max(score, *course.scores[course.places(counted) <= spent])
-                    for score, course in zip(scores, pair)
+                    max(score, *curve.scores[curve.places(counted) <= spent])
+                    for score, curve in zip(scores, pair)
                 ]
             values[seed] = 100 * (scores[0] - scores[1])
         return BySeed(values)
@@ -319,18 +319,18 @@ def to_target(*, arm: Labels, baseline: Labels, unit: str, target: float = 0.8) 
     """
 
     def of_pair(arm_runs: list[Record], baseline_runs: list[Record]) -> BySeed:
-        courses = read({"arm": arm_runs, "baseline": baseline_runs})
+        curves = read({"arm": arm_runs, "baseline": baseline_runs})
         # The target comes from the baseline alone, so that the arm that is measured does not move
         # it, and from the rounds that both have: what only a longer run reaches, the shorter one
         # cannot.
-        last = min(int(course.rounds[-1]) for course in each(courses))
-        until = {seed: _until(course, last) for seed, course in courses["baseline"].items()}
+        last = min(int(curve.rounds[-1]) for curve in each(curves))
+        until = {seed: _until(curve, last) for seed, curve in curves["baseline"].items()}
         score = common_target({"baseline": until}, share=target)
         ratios = BySeed({}, "percent")
-        for seed in _common(courses["arm"], courses["baseline"]):
+        for seed in _common(curves["arm"], curves["baseline"]):
             crossed = {
-                label: crossing(course[seed].places(_unit(unit)), course[seed].scores, score)
-                for label, course in courses.items()
+                label: crossing(curve[seed].places(_unit(unit)), curve[seed].scores, score)
+                for label, curve in curves.items()
             }
             ratios.values[seed] = 100 * (crossed["arm"].place / crossed["baseline"].place - 1)
             # A run that ended early counts with all it spent, and is marked, since that is only a
@@ -455,10 +455,10 @@ def _first_round(record: Record, epoch: int) -> int:
     return (epoch - 1) * length + 1
 
 
-def _until(course: Course, last: int) -> Course:
-    """A course without the evaluations after a round."""
-    keep = course.rounds <= last
-    return replace(course, rounds=course.rounds[keep], scores=course.scores[keep])
+def _until(curve: Curve, last: int) -> Curve:
+    """A curve without the evaluations after a round."""
+    keep = curve.rounds <= last
+    return replace(curve, rounds=curve.rounds[keep], scores=curve.scores[keep])
 
 
 def _common(arm: Mapping[int, Any], baseline: Mapping[int, Any]) -> list[int]:

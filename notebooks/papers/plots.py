@@ -25,7 +25,7 @@ from papers.verdicts import kind as verdict_kind
 from papers.verdicts import table as verdict_table
 from workbench.analysis import sequential
 from workbench.analysis.cost import FLOP_PRICE
-from workbench.analysis.courses import comparable, name_of
+from workbench.analysis.curves import comparable, name_of
 from workbench.analysis.runs import arms
 from workbench.plots.curves import (
     AXIS_LABELS,

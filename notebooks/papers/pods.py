@@ -34,7 +34,7 @@ from papers.tables import accuracy_gain, column_means, over_seeds, paired
 from papers.tuned import NO_TUNED_RUN, Shelf, claims_of_paper, recorded
 from papers.verdicts import Claim, Finding
 from workbench.analysis import comparisons
-from workbench.analysis.courses import Course, Unit
+from workbench.analysis.curves import Curve, Unit
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
 from workbench.analysis.runs import arms
 from workbench.labs import shipped
@@ -628,7 +628,7 @@ def rules_at_work(groups: Any, parts: int = 1) -> pd.DataFrame:
 
 
 def by_step_price(
-    courses: Mapping[str, Mapping[int, Course]], arm: str, baseline: str, prices: Iterable[float]
+    curves: Mapping[str, Mapping[int, Curve]], arm: str, baseline: str, prices: Iterable[float]
 ) -> pd.DataFrame:
     """Held-out accuracy above a baseline at equal cost, by what a step of the arm costs.
 
@@ -637,7 +637,7 @@ def by_step_price(
 
     Parameters
     ----------
-    courses : dict from name to a dict from seed to Course
+    curves : dict from name to a dict from seed to Curve
     arm, baseline : str
     prices : numbers above 0
         Costs of a step of the arm; 1 is equal steps.
@@ -649,18 +649,18 @@ def by_step_price(
     """
     rows = {}
     for price in prices:
-        rows[float(price)] = _at_step_price(courses, arm, baseline, float(price)).columns()
+        rows[float(price)] = _at_step_price(curves, arm, baseline, float(price)).columns()
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("price")
 
 
 def break_even_step(
-    courses: Mapping[str, Mapping[int, Course]], arm: str, baseline: str, highest: float = 4.0
+    curves: Mapping[str, Mapping[int, Curve]], arm: str, baseline: str, highest: float = 4.0
 ) -> Interval:
     """The cost of a step of the arm at which both reach the same accuracy for the same cost.
 
     Parameters
     ----------
-    courses, arm, baseline
+    curves, arm, baseline
         As in `by_step_price`.
     highest : float
         Where to look, from 1 on. An end of the interval that lies beyond is NaN.
@@ -673,7 +673,7 @@ def break_even_step(
 
     def root(part: str) -> float:
         def value(price: float) -> float:
-            return float(getattr(_at_step_price(courses, arm, baseline, price), part))
+            return float(getattr(_at_step_price(curves, arm, baseline, price), part))
 
         # A dearer step leaves fewer of them, so that the difference falls.
         return float(brentq(value, 1, highest)) if value(1) > 0 > value(highest) else np.nan
@@ -682,7 +682,7 @@ def break_even_step(
 
 
 def machine_points(
-    courses: Mapping[str, Mapping[int, Course]],
+    curves: Mapping[str, Mapping[int, Curve]],
     arm: str,
     baseline: str,
     units: Mapping[str, str | Unit],
@@ -691,7 +691,7 @@ def machine_points(
 
     Parameters
     ----------
-    courses, arm, baseline
+    curves, arm, baseline
         As in `by_step_price`.
     units : dict from text to a unit of spending
 
@@ -704,12 +704,12 @@ def machine_points(
     rows = {}
     for text, unit in units.items():
 
-        def of_step(run: Course, rival: Course, unit: str | Unit = unit) -> float:
-            spent = [course.places(unit)[-1] / course.rounds[-1] for course in (run, rival)]
+        def of_step(run: Curve, rival: Curve, unit: str | Unit = unit) -> float:
+            spent = [curve.places(unit)[-1] / curve.rounds[-1] for curve in (run, rival)]
             return float(spent[0] / spent[1])
 
-        price = paired(courses[arm], courses[baseline], of_step, scale="ratio").value
-        gain = accuracy_gain(courses[arm], courses[baseline], unit)
+        price = paired(curves[arm], curves[baseline], of_step, scale="ratio").value
+        gain = accuracy_gain(curves[arm], curves[baseline], unit)
         rows[text] = {"price": price, **gain.columns()}
     return pd.DataFrame.from_dict(rows, orient="index")
 
@@ -718,7 +718,7 @@ def with_measured(
     points: pd.DataFrame,
     name: str,
     measured: Interval,
-    courses: Mapping[str, Mapping[int, Course]],
+    curves: Mapping[str, Mapping[int, Curve]],
     arm: str,
     baseline: str,
 ) -> pd.DataFrame:
@@ -731,7 +731,7 @@ def with_measured(
         Of the machine.
     measured : Interval
         Of `measured_step`.
-    courses, arm, baseline
+    curves, arm, baseline
         As in `by_step_price`.
 
     Returns
@@ -739,7 +739,7 @@ def with_measured(
     DataFrame
         As `points`, with price_low and price_high, which are NaN for the others.
     """
-    row = by_step_price(courses, arm, baseline, [measured.estimate]).reset_index()
+    row = by_step_price(curves, arm, baseline, [measured.estimate]).reset_index()
     row = row.assign(price_low=measured.low, price_high=measured.high).set_index([[name]])
     return pd.concat([row, points])
 
@@ -806,16 +806,16 @@ def batches(
 
 
 def _at_step_price(
-    courses: Mapping[str, Mapping[int, Course]], arm: str, baseline: str, price: float
+    curves: Mapping[str, Mapping[int, Curve]], arm: str, baseline: str, price: float
 ) -> Measurement:
     positive_number("price", price)
-    of_arm, of_baseline = courses[arm], courses[baseline]
-    last = min(int(course.rounds[-1]) for course in of_arm.values())
-    last_of_baseline = min(int(course.rounds[-1]) for course in of_baseline.values())
+    of_arm, of_baseline = curves[arm], curves[baseline]
+    last = min(int(curve.rounds[-1]) for curve in of_arm.values())
+    last_of_baseline = min(int(curve.rounds[-1]) for curve in of_baseline.values())
     # In steps of the baseline, as far as the runs of both go.
     budget = min(last * price, last_of_baseline)
 
-    def gain(run: Course, rival: Course) -> float:
+    def gain(run: Curve, rival: Curve) -> float:
         return 100 * (run.score_at("round", budget / price) - rival.score_at("round", budget))
 
     return paired(of_arm, of_baseline, gain)
@@ -1053,7 +1053,7 @@ def released_curves(*, title: str) -> list[Axes]:
 
 
 def step_prices(
-    courses: Mapping[str, Mapping[int, Course]],
+    curves: Mapping[str, Mapping[int, Curve]],
     arm: str,
     baseline: str,
     points: pd.DataFrame,
@@ -1064,14 +1064,14 @@ def step_prices(
 
     Parameters
     ----------
-    courses, arm, baseline
+    curves, arm, baseline
         As in `by_step_price`.
     points : DataFrame
         Of `machine_points`. With price_low and price_high a point has a horizontal interval.
     title : str
     """
     highest = max(4.0, float(points["price"].max()))
-    line = by_step_price(courses, arm, baseline, np.geomspace(1, highest, 49))
+    line = by_step_price(curves, arm, baseline, np.geomspace(1, highest, 49))
     with framed(
         title=f"{title} ({seeds(line['n'].unique())})",
         xlabel="cost of a step of PODS, in steps of GRPO",

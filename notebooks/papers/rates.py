@@ -28,7 +28,7 @@ from scipy.interpolate import PchipInterpolator
 import workbench as wb
 from papers.looks import ended
 from papers.regimes import recorded_table
-from workbench.analysis.courses import Course
+from workbench.analysis.curves import Curve
 from workbench.analysis.sequential import LOOKS, nominal_levels
 from workbench.analysis.targets import crossing
 from workbench.trials import tuning
@@ -67,12 +67,12 @@ class Curves:
 
     Attributes
     ----------
-    courses : dict from learning rate to a dict from seed to Course
+    by_rate : dict from learning rate to a dict from seed to Curve
     target : float
         Held-out accuracy.
     """
 
-    courses: Mapping[float, Mapping[int, Course]]
+    by_rate: Mapping[float, Mapping[int, Curve]]
     target: float
 
     @cached_property
@@ -80,10 +80,10 @@ class Curves:
         """What tuning takes a run to cost (the logarithm), by rate and seed."""
         return {
             rate: {
-                seed: tuning.log_cost(course, self.target, "rollouts")
-                for seed, course in by_seed.items()
+                seed: tuning.log_cost(curve, self.target, "rollouts")
+                for seed, curve in by_seed.items()
             }
-            for rate, by_seed in self.courses.items()
+            for rate, by_seed in self.by_rate.items()
         }
 
     @cached_property
@@ -92,11 +92,11 @@ class Curves:
         return {
             rate: np.log(
                 [
-                    crossing(course.places("rollouts"), course.scores, self.target).place
-                    for course in by_seed.values()
+                    crossing(curve.places("rollouts"), curve.scores, self.target).place
+                    for curve in by_seed.values()
                 ]
             )
-            for rate, by_seed in self.courses.items()
+            for rate, by_seed in self.by_rate.items()
         }
 
     @cached_property
@@ -107,20 +107,20 @@ class Curves:
 
     def nearest(self, rate: float) -> float:
         """The recorded rate that is nearest to another."""
-        return min(self.courses, key=lambda each: abs(math.log(each / rate)))
+        return min(self.by_rate, key=lambda each: abs(math.log(each / rate)))
 
 
 def recorded(path: Path = TABLE) -> Curves:
     """The recorded runs."""
-    courses: dict[float, dict[int, Course]] = defaultdict(dict)
+    by_rate: dict[float, dict[int, Curve]] = defaultdict(dict)
     table = pd.read_csv(path)
     for (rate, seed), part in table.groupby(["learning_rate", "seed"]):
         rounds = part["round"].to_numpy()
         # A row of this table stands for all rounds since the evaluation before.
         spent = pd.DataFrame({"round": rounds[1:], "rollouts": part["rollouts"].diff()[1:]})
         scores = part["accuracy"].to_numpy()
-        courses[rate][seed] = Course("grpo", seed, rounds, scores, spent, path)
-    return Curves(courses, TARGET)
+        by_rate[rate][seed] = Curve("grpo", seed, rounds, scores, spent, path)
+    return Curves(by_rate, TARGET)
 
 
 def find_rates(
@@ -142,7 +142,7 @@ def find_rates(
     dict from a key of `RULES` to the rate
     """
     grid = grid or tuning.coarse_grid(wb.labs.tiny().learning_rate)
-    everyone = sorted({seed for by_seed in curves.courses.values() for seed in by_seed})
+    everyone = sorted({seed for by_seed in curves.by_rate.values() for seed in by_seed})
     drawn = rng.choice(everyone, seeds, replace=False)
     costs: dict[tuning.Run, float] = {}
     numbers = range(seeds)
@@ -273,7 +273,7 @@ def main() -> None:
         make()
     curves = recorded()
     for rate, costs in sorted(curves.compared_by.items()):
-        reached = np.mean([each.scores.max() >= TARGET for each in curves.courses[rate].values()])
+        reached = np.mean([each.scores.max() >= TARGET for each in curves.by_rate[rate].values()])
         spread = costs.std(ddof=1)
         print(f"{rate:.3g}: {np.exp(costs.mean()):,.0f} rollouts, {spread:.3f}, {reached:.0%}")
     recorded_trials = pd.read_csv(RUNS / "regimes" / "arms.csv")["trial"].unique()

@@ -28,7 +28,7 @@ from workbench.catalogue.arrol import Survival
 from workbench.labs import Lab
 from workbench.methods import Method
 from workbench.objectives import Objective
-from workbench.records.shelf import pack
+from workbench.records import pack
 from workbench.rules.advantages import Posterior
 from workbench.rules.rewards import Boxed, Correct
 from workbench.rules.selectors import All

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.courses import Unit, common_budget, read
+from workbench.analysis.curves import Unit, common_budget, read
 from workbench.analysis.intervals import LEVEL, mean_interval, smallest_change
 from workbench.analysis.metrics import finite
 from workbench.analysis.targets import crossing
@@ -174,7 +174,7 @@ def seed_values(
         Without a target: the score at this budget, in percentage points; None for the largest that
         all reached.
     y : str
-        As in `courses.read`.
+        As in `curves.read`.
 
     Returns
     -------
@@ -186,22 +186,22 @@ def seed_values(
         When a run does not reach the target: with censored values the spread is not known, so
         choose a lower target.
     """
-    [courses] = read({"records": records}, y).values()
+    [curves] = read({"records": records}, y).values()
     if target is None:
         if budget is None:
-            # The courses were read above, and `common_budget` takes them as they are.
-            budget = common_budget({"records": courses}, unit)
+            # The curves were read above, and `common_budget` takes them as they are.
+            budget = common_budget({"records": curves}, unit)
         return pd.Series(
-            {seed: 100 * course.score_at(unit, budget) for seed, course in courses.items()}
+            {seed: 100 * curve.score_at(unit, budget) for seed, curve in curves.items()}
         )
     costs = {}
-    for seed, course in courses.items():
+    for seed, curve in curves.items():
         # Censored runs are refused here, where `targets.to_target` counts them: cut costs lie too
         # near to one another, and would make the seeds look more alike than they are.
-        crossed = crossing(course.places(unit), course.scores, target)
+        crossed = crossing(curve.places(unit), curve.scores, target)
         if not crossed.reached:
             raise ValueError(
-                f"target={target:g}: {course.path} does not reach it, so the spread over seeds is "
+                f"target={target:g}: {curve.path} does not reach it, so the spread over seeds is "
                 "not known; choose a lower target"
             )
         costs[seed] = crossed.place

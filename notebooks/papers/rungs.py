@@ -25,7 +25,7 @@ from papers.plots import panels
 from papers.pods import against, released_runs
 from papers.tables import paired
 from papers.tuned import Shelf
-from workbench.analysis.courses import Course, of_common_seeds
+from workbench.analysis.curves import Curve, of_common_seeds
 from workbench.analysis.intervals import Measurement
 from workbench.analysis.targets import crossings, ratio_to_target
 from workbench.labs import shipped
@@ -123,7 +123,7 @@ def effects(rungs: Mapping[str, Shelf]) -> pd.DataFrame:
         for name in shelf.names.values():
             if name in BASELINE.values():
                 continue
-            costs = [crossings(shelf.courses[each], TARGET, "rollouts") for each in (name, "GRPO")]
+            costs = [crossings(shelf.curves[each], TARGET, "rollouts") for each in (name, "GRPO")]
             ratio = ratio_to_target(*of_common_seeds(*costs))
             points = at_equal_rounds(shelf, name)
             rows[size, name] = {
@@ -143,14 +143,14 @@ def effects(rungs: Mapping[str, Shelf]) -> pd.DataFrame:
 
 def at_equal_rounds(shelf: Shelf, name: str) -> Measurement:
     """Accuracy above GRPO's in points, after the mean rounds that GRPO takes to the target."""
-    courses = shelf.courses
-    reached = crossings(courses["GRPO"], TARGET, "round").values()
+    curves = shelf.curves
+    reached = crossings(curves["GRPO"], TARGET, "round").values()
     place = float(np.mean([each.place for each in reached]))
 
-    def gain(run: Course, rival: Course) -> float:
+    def gain(run: Curve, rival: Curve) -> float:
         return 100 * (run.score_at("round", place) - rival.score_at("round", place))
 
-    return paired(courses[name], courses["GRPO"], gain)
+    return paired(curves[name], curves["GRPO"], gain)
 
 
 def published() -> pd.Series:

@@ -19,7 +19,7 @@ import pandas as pd
 
 from workbench.analysis import cost
 from workbench.analysis.comparisons import at_budget
-from workbench.analysis.courses import against, common_budget, each, of_common_seeds, read
+from workbench.analysis.curves import against, common_budget, each, of_common_seeds, read
 from workbench.analysis.intervals import Measurement, resolved_ratio
 from workbench.analysis.sequential import ALPHA, verdicts
 from workbench.analysis.targets import crossings, ratio_to_target, rising, to_target
@@ -59,9 +59,9 @@ def target_of(groups: Any, baseline: str = "grpo", share: float = SHARE) -> floa
     share : float
         Of the way from where the baseline starts to where all of its runs end.
     """
-    courses = read(groups)
-    one_of("baseline", baseline, courses)
-    return common_target({baseline: courses[baseline]}, share=share)
+    curves = read(groups)
+    one_of("baseline", baseline, curves)
+    return common_target({baseline: curves[baseline]}, share=share)
 
 
 def common_target(groups: Any, y: str = "accuracy", share: float = 1.0) -> float:
@@ -71,7 +71,7 @@ def common_target(groups: Any, y: str = "accuracy", share: float = 1.0) -> float
     ----------
     groups : dict from label to records
     y : str
-        As in `courses.read`.
+        As in `curves.read`.
     share : float
         1 for that score itself; .8 for a target at 80 % of the way there from the highest score
         before training.
@@ -81,8 +81,8 @@ def common_target(groups: Any, y: str = "accuracy", share: float = 1.0) -> float
     ValueError
         When a run ends no higher than another one begins.
     """
-    courses = list(each(read(groups, y)))
-    fits = [rising(course.scores) for course in courses]
+    curves = list(each(read(groups, y)))
+    fits = [rising(curve.scores) for curve in curves]
     # Every run has to begin below the target and to end at it or above, so it lies between the
     # highest start and the lowest end.
     start = max(float(fit[0]) for fit in fits)
@@ -131,15 +131,15 @@ def table(
         baseline; rollouts_a_round; all_right and all_wrong: shares of groups, over the rounds that
         all runs have.
     """
-    courses = read(groups)
-    one_of("baseline", baseline, courses)
+    curves = read(groups)
+    one_of("baseline", baseline, curves)
     if target is None:
-        target = target_of(courses, baseline)
+        target = target_of(curves, baseline)
     # Accuracies are compared at the largest number of rollouts that all reached.
-    budget = common_budget(courses, "rollouts")
+    budget = common_budget(curves, "rollouts")
 
     by_unit = {
-        name: to_target(courses, target, unit, baseline=baseline) for name, unit in units.items()
+        name: to_target(curves, target, unit, baseline=baseline) for name, unit in units.items()
     }
     by_rollouts = by_unit["rollouts"].reindex(columns=["n", "reached", *RATIO])
     frame = by_rollouts[["n", "reached"]].rename(columns={"n": "seeds"})
@@ -149,7 +149,7 @@ def table(
     decided = frame["verdict"].isin(["better", "worse"]).sum()
     still_open = max(frame["p_holm"].notna().sum() - decided, 1)
     frame["resolves"] = np.nan
-    crossed = {label: crossings(of, target, "rollouts") for label, of in courses.items()}
+    crossed = {label: crossings(of, target, "rollouts") for label, of in curves.items()}
     # Whether a run reaches the target does not depend on what is counted.
     unreached = pd.Series(dtype=float)
     for label, pairs in against(crossed, baseline).items():
@@ -157,18 +157,16 @@ def table(
         if not unreached[label]:
             ratio = ratio_to_target(*pairs)
             frame.loc[label, "resolves"] = resolved_ratio(ratio.values, 1 - ALPHA / still_open)
-    scores = at_budget(courses, "rollouts", budget, baseline=baseline)
+    scores = at_budget(curves, "rollouts", budget, baseline=baseline)
     scores = scores.reindex(columns=["mean", "half", "difference", "low", "high"])
     frame[["accuracy", "accuracy_half"]] = scores[["mean", "half"]]
     for name in ("difference", "low", "high"):
         frame[f"accuracy_{name}"] = scores[name]
-    shared_rounds = min(len(course.table) for course in each(courses))
+    shared_rounds = min(len(curve.table) for curve in each(curves))
     for name, column in ROUND_COLUMNS.items():
         frame[name] = [
-            np.mean(
-                [course.table[column].iloc[:shared_rounds].mean() for course in by_seed.values()]
-            )
-            for by_seed in courses.values()
+            np.mean([curve.table[column].iloc[:shared_rounds].mean() for curve in by_seed.values()])
+            for by_seed in curves.values()
         ]
     for unit, ratios in by_unit.items():
         ratios = ratios.reindex(columns=RATIO)
@@ -203,15 +201,15 @@ def tables(
     prices : DataFrame
         As `winners` gives it, with a column `price_of`.
     """
-    courses = read(groups)
+    curves = read(groups)
     if target is None:
-        target = target_of(courses, baseline)
+        target = target_of(curves, baseline)
     here = cost.price_of_sampling(groups[baseline]).value
     prices = sorted({0.01, 0.1, cost.FLOP_PRICE, 1.0, 10.0, here})
-    cheapest = winners(courses, target, baseline, prices)
+    cheapest = winners(curves, target, baseline, prices)
     names = {cost.FLOP_PRICE: "FLOPs", here: "these records, in seconds"}
     cheapest.insert(1, "price_of", [names.get(price, "") for price in cheapest["price"]])
-    return table(courses, baseline=baseline, target=target, units=units), cheapest
+    return table(curves, baseline=baseline, target=target, units=units), cheapest
 
 
 def winners(

@@ -27,11 +27,13 @@ from papers.regimes import recorded_table, shelve, shelve_runs
 from workbench import labs, methods
 from workbench.methods import Method
 from workbench.policies.stress import Stress
-from workbench.records.shelf import pack
+from workbench.records import pack
 from workbench.trials import engine
-from workbench.trials.arms import LOGS, Arm, carried_lab
+from workbench.trials.arms import Arm
 from workbench.trials.cases import Case
+from workbench.trials.fingerprints import pickle_lab
 from workbench.trials.trial import Trial
+from workbench.utils.labels import LOGS
 
 __all__ = ["CONDITIONS", "LONG_ROUNDS", "Condition", "panel", "probes"]
 
@@ -157,7 +159,7 @@ def long_cases(rates: pd.Series, out: Path) -> list[Case]:
     out : path
         Each run gets the directory `label/seed-0` in it.
     """
-    lab = carried_lab(labs.tiny())
+    lab = pickle_lab(labs.tiny())
     found = []
     for seed in range(LONG_SEEDS):
         for label, method in panel().items():
@@ -169,9 +171,8 @@ def long_cases(rates: pd.Series, out: Path) -> list[Case]:
                 "evaluate_every": LONG_BETWEEN,
                 "columns": "outcomes",
             }
-            own = Arm(label, method).carried()
-            case = Case(name, values, out / "runs" / name, out / LOGS / name, own=own, lab=lab)
-            found.append(case)
+            case = Case(name, values, out / "runs" / name, out / LOGS / name)
+            found.append(replace(case, method=Arm(label, method).pickle(), lab=lab))
     return found
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from papers.tables import paired
 from papers.tuned import Shelf
-from workbench.analysis.courses import scores
+from workbench.analysis.curves import scores
 from workbench.analysis.metrics import pass_at_k
 from workbench.records import Record
 
@@ -95,7 +95,7 @@ def compared(
     ----------
     arm, baseline : lists of Record
     y : str
-        As in `courses.scores`.
+        As in `curves.scores`.
 
     Returns
     -------

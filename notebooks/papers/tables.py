@@ -10,7 +10,7 @@ import pandas as pd
 
 from workbench.analysis import cost
 from workbench.analysis.comparisons import at_budget
-from workbench.analysis.courses import Course, Unit, common_budget, of_common_seeds, read
+from workbench.analysis.curves import Curve, Unit, common_budget, of_common_seeds, read
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
 from workbench.analysis.runs import arms, by_seed
 from workbench.records import Record
@@ -190,20 +190,20 @@ def accuracy_gain(
     unit, budget, y
         As in `comparisons.at_budget`.
     """
-    courses = read({"arm": records, "baseline": baseline}, y)
+    curves = read({"arm": records, "baseline": baseline}, y)
     # A budget of one's own is checked too: beyond the last evaluation of some run, that arm would
     # be compared with a score that it had earlier.
-    reached = common_budget(courses, unit)
+    reached = common_budget(curves, unit)
     budget = reached if budget is None else budget
     if not 0 <= budget <= reached:
         raise ValueError(
             f"budget={shown(budget)}: the runs were last evaluated at {reached:g} of it"
         )
 
-    def gain(run: Course, rival: Course) -> float:
+    def gain(run: Curve, rival: Curve) -> float:
         return 100 * run.score_at(unit, budget) - 100 * rival.score_at(unit, budget)
 
-    return paired(courses["arm"], courses["baseline"], gain)
+    return paired(curves["arm"], curves["baseline"], gain)
 
 
 def paired(

@@ -27,7 +27,7 @@ from papers.verdicts import read as read_verdicts
 from papers.verdicts import table as verdict_texts
 from workbench.analysis import cost
 from workbench.analysis.comparisons import at_budget
-from workbench.analysis.courses import UNITS, Course, Unit, common_budget, read
+from workbench.analysis.curves import UNITS, Curve, Unit, common_budget, read
 from workbench.analysis.runs import load_all
 from workbench.labs import shipped
 from workbench.plots import tuning_curves
@@ -89,8 +89,8 @@ class Shelf:
         return {name: self.records[label] for label, name in self.names.items()}
 
     @cached_property
-    def courses(self) -> dict[str, dict[int, Course]]:
-        """The same as courses."""
+    def curves(self) -> dict[str, dict[int, Curve]]:
+        """The same as curves."""
         return read(self.groups)
 
     def table(self, name: str) -> pd.DataFrame:
@@ -242,7 +242,7 @@ def tuning_figure(shelf: Shelf, arms: Mapping[str, Sequence[str]], *, title: str
 
 
 def gains(
-    courses: Mapping[str, Mapping[int, Course]],
+    curves: Mapping[str, Mapping[int, Curve]],
     pairs: Mapping[str, tuple[str, str]],
     units: Mapping[str, str | Unit],
 ) -> dict[str, pd.DataFrame]:
@@ -250,8 +250,8 @@ def gains(
 
     Parameters
     ----------
-    courses : dict from name to a dict from seed to Course
-        As `courses.read` gives it.
+    curves : dict from name to a dict from seed to Curve
+        As `curves.read` gives it.
     pairs : dict from the name of a row to (arm, baseline)
         Each pair is compared at the largest budget that all of its runs have reached.
     units : dict from text to a unit of spending
@@ -265,13 +265,13 @@ def gains(
     for text, unit in units.items():
         rows = {}
         for name, (arm, baseline) in pairs.items():
-            rows[name] = accuracy_gain(courses[arm], courses[baseline], unit).columns()
+            rows[name] = accuracy_gain(curves[arm], curves[baseline], unit).columns()
         tables[text] = pd.DataFrame.from_dict(rows, orient="index")
     return tables
 
 
 def on_the_way(
-    courses: Mapping[str, Mapping[int, Course]],
+    curves: Mapping[str, Mapping[int, Curve]],
     arm: str,
     baseline: str,
     units: Mapping[str, str | Unit],
@@ -281,7 +281,7 @@ def on_the_way(
 
     Parameters
     ----------
-    courses : dict from name to a dict from seed to Course
+    curves : dict from name to a dict from seed to Curve
     arm, baseline : str
     units : dict from text to a unit of spending
     parts : int
@@ -293,7 +293,7 @@ def on_the_way(
         The accuracy of the arm and of the baseline, in percent, and difference, low and high, in
         points.
     """
-    pair = {name: courses[name] for name in (arm, baseline)}
+    pair = {name: curves[name] for name in (arm, baseline)}
     rows = {}
     for text, unit in units.items():
         reached = common_budget(pair, unit)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.courses import Unit, against, common_budget, read
-from workbench.analysis.courses import comparable as comparable
+from workbench.analysis.curves import Unit, against, common_budget, read
+from workbench.analysis.curves import comparable as comparable
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
 from workbench.analysis.runs import arms
 from workbench.analysis.runs import load_all as load_all
@@ -42,13 +42,13 @@ def at_budget(
     ----------
     groups : dict from label to records
     unit : str or Unit
-        What the budget is counted in, see `courses.spent`.
+        What the budget is counted in, see `curves.spent`.
     budget : float, optional
         None for the largest that every run had reached by its last evaluation.
     baseline : str, optional
         A label: the others are compared with it, seed by seed.
     y, levels
-        As in `courses.read`.
+        As in `curves.read`.
     level : float
         Probability of the intervals.
 
@@ -66,13 +66,13 @@ def at_budget(
         For a baseline that is no label, a budget that a run did not reach, and runs that cannot be
         compared.
     """
-    courses = read(groups, y, levels=levels)
+    curves = read(groups, y, levels=levels)
     # One budget for all arms, settled before anything is read off their curves.
     if budget is None:
-        budget = common_budget(courses, unit)
+        budget = common_budget(curves, unit)
     reached: dict[str, dict[int, float]] = {}
-    for label, by_seed_ in courses.items():
-        reached[label] = {seed: course.score_at(unit, budget) for seed, course in by_seed_.items()}
+    for label, by_seed_ in curves.items():
+        reached[label] = {seed: curve.score_at(unit, budget) for seed, curve in by_seed_.items()}
     rows = {}
     for label, scores in reached.items():
         mean, half = mean_interval(list(scores.values()), level)

@@ -35,7 +35,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import bisect, brentq, nnls
 
-from workbench.analysis.courses import Course, of_common_seeds, read
+from workbench.analysis.curves import Curve, of_common_seeds, read
 from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.metrics import finite
 from workbench.analysis.runs import arms
@@ -361,7 +361,7 @@ def tokens_to_target(
     """
     one_of("bill", bill, BILLS)
     return {
-        label: {seed: tokens_of(course, target, bill) for seed, course in by_seed.items()}
+        label: {seed: tokens_of(curve, target, bill) for seed, curve in by_seed.items()}
         for label, by_seed in read(groups).items()
     }
 
@@ -411,14 +411,14 @@ def ratios_by_price(
     return pd.DataFrame(rows)
 
 
-def tokens_of(course: Course, target: float, bill: str = "gradient") -> Tokens:
+def tokens_of(curve: Curve, target: float, bill: str = "gradient") -> Tokens:
     """What one run had sampled and trained when its score reached a target."""
-    crossed = crossing(course.rounds, course.scores, target)
+    crossed = crossing(curve.rounds, curve.scores, target)
     # Sums by the end of each round, from nothing before the first one. A crossing lies between
     # two rounds, and the tokens of a round are taken to be spent evenly.
-    rounds = np.array([0, *course.table["round"]], dtype=float)
-    sampled = np.array([0.0, *course.table["tokens_sampled"].cumsum()])
-    trained = np.array([0.0, *np.cumsum(_trained(course.table, bill))])
+    rounds = np.array([0, *curve.table["round"]], dtype=float)
+    sampled = np.array([0.0, *curve.table["tokens_sampled"].cumsum()])
+    trained = np.array([0.0, *np.cumsum(_trained(curve.table, bill))])
     return Tokens(
         float(np.interp(crossed.place, rounds, sampled)),
         float(np.interp(crossed.place, rounds, trained)),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.records import Record, record_paths
+from workbench.utils.labels import from_folder
 
 Arms = Mapping[str, Sequence[Record]]
 
@@ -175,7 +176,7 @@ def _setting(record: Record) -> str:
 def _folder_label(record: Record) -> str | None:
     """The label that a directory label/seed-N gives, None for another directory."""
     folder = record.path.resolve()
-    return folder.parent.name if re.fullmatch(r"seed-\d+", folder.name) else None
+    return from_folder(folder.parent.name) if re.fullmatch(r"seed-\d+", folder.name) else None
 
 
 def _distinct_labels(parts: list[tuple[str, list[Record]]]) -> list[str]:
@@ -184,7 +185,9 @@ def _distinct_labels(parts: list[tuple[str, list[Record]]]) -> list[str]:
     # Only names that occur more than once are lengthened, by what differs between their settings.
     for name in {label for label in labels if labels.count(label) > 1}:
         flat = {
-            i: _flat(settings(group[0])) for i, (other, group) in enumerate(parts) if other == name
+            i: flatten(settings(group[0]))
+            for i, (other, group) in enumerate(parts)
+            if other == name
         }
         keys = sorted(set().union(*flat.values()))
         differing = [key for key in keys if len({each.get(key) for each in flat.values()}) > 1]
@@ -201,7 +204,7 @@ def _distinct_labels(parts: list[tuple[str, list[Record]]]) -> list[str]:
     ]
 
 
-def _flat(value: Any, path: str = "") -> dict[str, str]:
+def flatten(value: Any, path: str = "") -> dict[str, str]:
     """A nested description as one level: dotted path to text."""
     if isinstance(value, list):
         value = dict(enumerate(value))
@@ -209,7 +212,7 @@ def _flat(value: Any, path: str = "") -> dict[str, str]:
         return {path: str(value)}
     flat: dict[str, str] = {}
     for name, item in value.items():
-        flat |= _flat(item, f"{path}.{name}".lstrip("."))
+        flat |= flatten(item, f"{path}.{name}".lstrip("."))
     return flat
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression
 
-from workbench.analysis.courses import Course, Unit, against, name_of, read
+from workbench.analysis.curves import Curve, Unit, against, name_of, read
 from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.metrics import finite
 from workbench.utils.validation import shown
@@ -154,11 +154,11 @@ def to_target(
     target : float
         A score.
     unit : str or Unit
-        See `courses.spent`.
+        See `curves.spent`.
     baseline : str, optional
         A label: the others are compared with it, seed by seed.
     y
-        As in `courses.read`.
+        As in `curves.read`.
     level : float
         Probability of the intervals.
 
@@ -177,8 +177,8 @@ def to_target(
     ValueError
         For a target at or below where a run begins, and for runs that cannot be compared.
     """
-    courses = read(groups, y)
-    crossed_by = {label: crossings(by_seed, target, unit) for label, by_seed in courses.items()}
+    curves = read(groups, y)
+    crossed_by = {label: crossings(by_seed, target, unit) for label, by_seed in curves.items()}
     rows: dict[str, dict[str, float]] = {}
     for label, by_seed in crossed_by.items():
         places = np.array([crossed.place for crossed in by_seed.values()])
@@ -201,18 +201,17 @@ def to_target(
     return table.rename_axis(f"{y} {target:g}, {name_of(unit)}")
 
 
-def crossings(by_seed: dict[int, Course], target: float, unit: str | Unit) -> dict[int, Crossing]:
-    """Where each seed's course reaches the target: a dict from seed to `Crossing`.
+def crossings(by_seed: dict[int, Curve], target: float, unit: str | Unit) -> dict[int, Crossing]:
+    """Where each seed's curve reaches the target: a dict from seed to `Crossing`.
 
     Parameters
     ----------
-    by_seed : dict from seed to Course
-        Of one arm, as `courses.read` gives it.
+    by_seed : dict from seed to Curve
+        Of one arm, as `curves.read` gives it.
     target : float
     unit : str or Unit
-        What is counted to the target, see `courses.spent`.
+        What is counted to the target, see `curves.spent`.
     """
     return {
-        seed: crossing(course.places(unit), course.scores, target)
-        for seed, course in by_seed.items()
+        seed: crossing(curve.places(unit), curve.scores, target) for seed, curve in by_seed.items()
     }

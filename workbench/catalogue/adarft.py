@@ -8,8 +8,6 @@ $$T \leftarrow \text{clip}\big(T + 50 \tanh(2\,(\bar r - 0.5)),\; 0,\; 100\big),
 so the target rises while the mean reward $\bar r$ is above one half. *Released code.*
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

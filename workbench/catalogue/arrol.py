@@ -14,8 +14,6 @@ are cut to these bounds. Where none has to be cut, both shares come out right on
 and notes; the constants are those of DUET's authors, who compare with it. No code.*
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any

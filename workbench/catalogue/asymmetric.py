@@ -10,8 +10,6 @@ form is $\omega(\hat p) = 1/(\hat p \sqrt{1 - \hat p})$. *The text for the linea
 is our reading.*
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

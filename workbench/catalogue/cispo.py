@@ -10,8 +10,6 @@ The paper does not print its upper bound; 5 is a later recommendation. *Code of 
 differ in the bound.*
 """
 
-from __future__ import annotations
-
 from workbench.methods import Method, method
 from workbench.objectives import Objective
 from workbench.rules.allocators import Uniform

@@ -11,8 +11,6 @@ zero. Ratios are bounded to $[0, 2]$, as in the authors' scripts, so that the us
 matters. *Released code.*
 """
 
-from __future__ import annotations
-
 from workbench.methods import Method, method
 from workbench.objectives import Objective
 from workbench.rules.allocators import Uniform

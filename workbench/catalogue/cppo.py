@@ -12,8 +12,6 @@ problems, so that it trains on as many rollouts as if none were left out. The pa
 dynamic allocation, and `dynamic_allocation=False` turns it off. *Released code.*
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -11,8 +11,6 @@ not print $\tau$. The released code has another weight, which is nearly the same
 `form="code"` chooses it. *Released code; it differs from the text.*
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated

@@ -12,8 +12,6 @@ Since the baseline $\hat p$ remembers earlier rounds, a group that is all wrong 
 gradient, and advantages do not sum to zero. *Text.*
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

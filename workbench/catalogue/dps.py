@@ -15,8 +15,6 @@ problems again and again: in 24 rounds it drew 116 of the 512, where GRPO drew e
 (`13_course`). *Notes on the released code.*
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -21,8 +21,6 @@ responses of up to 3072, and `limit=64` scales them to a lab with a limit of 64.
 be used alone: `methods.grpo().but(allocator=allocators.BySignal())`. *Released code.*
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -11,8 +11,6 @@ of the paper are left out, as the notes of `replay.Buckets` say: how it changes 
 replayed tokens, and how it chooses problems. *Released code.*
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

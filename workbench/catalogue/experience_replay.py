@@ -13,8 +13,6 @@ a batch divided by that of training on it. Then a step costs $(1 + W/T) / (1 + \
 as one without replay; `papers.times.compute_with_replay` computes it. *Text.*
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -12,8 +12,6 @@ parts are correctness and the penalty on overlong responses. *Code of TRL; in th
 deviation in the last step is over tokens and not over rollouts.*
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

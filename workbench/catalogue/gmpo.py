@@ -9,8 +9,6 @@ $e^{-0.4}$ from below if it is negative. One extreme token moves a geometric mea
 arithmetic one. *Released code.*
 """
 
-from __future__ import annotations
-
 from workbench.methods import Method, method
 from workbench.objectives import Objective
 from workbench.rules.allocators import Uniform

@@ -14,8 +14,6 @@ wrong. The released code asks instead whether the mean reward is above .98 or be
 the same for groups of 8 with its reward for the format. *Released code.*
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

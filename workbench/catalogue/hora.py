@@ -12,8 +12,6 @@ another to the problem where the next one has the largest value. *Text; the size
 our choice.*
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -8,8 +8,6 @@ to the objective, and all others $\rho A$. *Released code; the constants of verl
 authors'.*
 """
 
-from __future__ import annotations
-
 from workbench.methods import Method, method
 from workbench.objectives import Objective
 from workbench.rules.allocators import Uniform

@@ -9,8 +9,6 @@ A round samples four times as much as one of GRPO, so compare the two by rollout
 rounds. *Text.*
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -11,8 +11,6 @@ and that of a wrong one is the same with right and wrong exchanged, and negative
 drawn by the predicted chance of a mixed group. *Text.*
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -13,8 +13,6 @@ With `all_wrong="minus_one"` the responses of such a group have the advantage $-
 one more term. *Released code and that of prime-rl.*
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -11,8 +11,6 @@ mean is far from one half. After the round the belief decays towards its prior a
 rollouts. *Released code.*
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -13,8 +13,6 @@ many responses at once waits for a few long ones. It shows in seconds and not in
 the code of slime.*
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ and the advantage of a right rollout is $(1 - \bar R)/\sigma$. A group with more
 rollouts has no gradient, since every set of $k$ has a right one in it. *Released code.*
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -13,8 +13,6 @@ pilot alone. Here whole groups wait, at most as many as one round trains on, whi
 *Notes on the released code.*
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -10,8 +10,6 @@ a sum over all sets $I$ of $k$ rollouts that contain $i$. Each term says by how 
 raises the best reward of the set. *Text and a copy of the code.*
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

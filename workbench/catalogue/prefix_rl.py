@@ -11,8 +11,6 @@ those that the run itself has found. The paper makes its prefixes once, before t
 they are drawn anew at every visit. *Text, no code.*
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -16,8 +16,6 @@ random, and a group that started from a prefix does not give another prefix. The
 replay steps of an agent; here only tokens are replayed. *Text.*
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

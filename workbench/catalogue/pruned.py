@@ -10,8 +10,6 @@ Advantages are those of the whole group. *Abstract only; how the paper sets the 
 not known here.*
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -9,8 +9,6 @@ $$\sum_{g \in \text{kept}} s_g \ge \rho \sum_g s_g.$$
 The spread is the variance in the text and the deviation in the released code. *Released code.*
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -10,8 +10,6 @@ $$A = r - \frac{c}{n},$$
 so the advantages of the group do not sum to zero. *Released code.*
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

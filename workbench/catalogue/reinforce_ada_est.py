@@ -10,8 +10,6 @@ where $\hat p$ is estimated from counts in which old rollouts weigh less and les
 alone; its constants are not printed.*
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

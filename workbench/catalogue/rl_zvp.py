@@ -10,8 +10,6 @@ The token of a wrong response with the largest entropy therefore has the advanta
 groups have GRPO's advantages. *Text.*
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -10,8 +10,6 @@ and the ratio of an old response starts at 1, because its log-probabilities are 
 Without a file of old responses, those that the run itself has found are used. *Released code.*
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

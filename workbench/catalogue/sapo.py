@@ -9,8 +9,6 @@ whose slope is $A$ where $\rho = 1$. On both sides of 1 the slope becomes smalle
 where that of the usual clip falls to zero at once. *Code of TRL.*
 """
 
-from __future__ import annotations
-
 from workbench.methods import Method, method
 from workbench.objectives import Objective
 from workbench.rules.allocators import Uniform

@@ -12,8 +12,6 @@ draft is read in a forward pass of its own, and the sampler reads the kept part 
 serving engine would read it once. *Text, and notes on the released code.*
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

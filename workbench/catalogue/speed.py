@@ -11,8 +11,6 @@ those that are all alike. In an advantage, the mean is that of the other rollout
 (leave-one-out). *Released code.*
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

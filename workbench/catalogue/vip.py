@@ -11,8 +11,6 @@ before the round. *Released code; its allocation differs from the text, and ours
 text.*
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 

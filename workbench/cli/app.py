@@ -80,6 +80,7 @@ for command in (
     train.run,
     train.resume,
     look.show,
+    look.report,
     look.compare,
     look.pack,
     train.sweep,

@@ -1,4 +1,4 @@
-"""The commands on records: show, pack and compare."""
+"""The commands on records: show, report, pack and compare."""
 
 from __future__ import annotations
 
@@ -14,14 +14,10 @@ from workbench.cli.terminal import as_json, say
 
 def show(
     paths: Annotated[list[str], Argument(metavar="RECORD...")],
-    html: Annotated[
-        str | None,
-        Option(metavar="FILE", help="Write a report as one HTML file that loads nothing else."),
-    ] = None,
     out: Figure = None,
     json: Json = False,
 ) -> None:
-    """Show what a run left, as a table, a figure or a report.
+    """Show what a run left, as a table or a figure.
 
     RECORD is a run's directory, one with a directory for each seed, or one with label/seed-0,
     label/seed-1, ... A figure shows one method.
@@ -29,15 +25,14 @@ def show(
     \b
     Examples:
       python -m workbench show runs/grpo
-      python -m workbench show runs/grpo --html report.html --out overview.svg
-      python -m workbench show runs/grpo runs/cbs --html report.html
+      python -m workbench show runs/grpo --out overview.svg
+      python -m workbench show runs/grpo runs/cbs
       python -m workbench show runs/grpo --json
     """
     from workbench import plots
     from workbench.analysis import comparisons
     from workbench.cli import pictures
-    from workbench.reports import report
-    from workbench.reports.tables import results
+    from workbench.reports.tables import RESULTS, results
 
     groups = comparisons.load_all(*paths)
     records = [record for group in groups.values() for record in group]
@@ -54,8 +49,6 @@ def show(
     written = {}
     if out is not None:
         written["figure"] = pictures.save(plots.overview(records), out)
-    if html is not None:
-        written["report"] = str(report(groups, html))
 
     if json:
         say(as_json({"records": summarized, **written}))
@@ -63,17 +56,35 @@ def show(
     if len(records) == 1:
         say(f"{records[0]!r}\n{summaries.text(summarized[0])}\n")
     else:
-        table = results(groups)
-        say(f"{table.caption}\n\n{table.parts[''].to_string()}\n")
+        say(f"{RESULTS}\n\n{results(groups).to_string()}\n")
     for name, path in written.items():
         say(f"{name:<10}{path}")
 
 
+def report(
+    paths: Annotated[list[str], Argument(metavar="RECORD...")],
+    out: Annotated[str, Option(metavar="FILE", help="The file to write.")],
+) -> None:
+    """Write a page of one or several runs, as one HTML file that loads nothing else.
+
+    RECORD is as for show. It takes the packages of the extra notebooks.
+
+    \b
+    Examples:
+      python -m workbench report runs/grpo --out report.html
+      python -m workbench report runs/grpo runs/cbs --out report.html
+    """
+    from workbench.analysis.runs import load_all
+    from workbench.reports import report as write
+
+    say(str(write(load_all(*paths), out)))
+
+
 def pack(folder: Annotated[str, Argument(metavar="FOLDER")]) -> None:
-    """Put all finished runs in FOLDER into four files.
+    """Put all runs in FOLDER into four files.
 
     They are read as before, by the same paths, but they cannot go on: checkpoints are removed.
-    Everything is read back and compared before the directories of the runs are removed.
+    Where a run is not finished or not whole, it is named and nothing is changed.
 
     \b
     Examples:
@@ -122,7 +133,7 @@ def compare(
       python -m workbench compare runs/grpo runs/knapsack --json
     """
     from workbench.analysis import comparisons
-    from workbench.analysis.courses import UNITS
+    from workbench.analysis.curves import UNITS
     from workbench.cli import pictures
     from workbench.plots import curves
     from workbench.reports.tables import compared, default_baseline

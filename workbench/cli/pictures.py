@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.backend_bases import FigureCanvasBase
 
-from workbench.analysis.courses import UNITS
+from workbench.analysis.curves import UNITS
 from workbench.cli.summaries import amount
 from workbench.plots import curves as plots
 from workbench.plots import tables as plots_tables

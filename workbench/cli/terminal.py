@@ -1,4 +1,4 @@
-"""What the commands write to the terminal: text without control characters, and plain JSON."""
+"""What the commands write to the terminal: text, and plain JSON."""
 
 from __future__ import annotations
 
@@ -7,27 +7,7 @@ from typing import Any
 
 import typer
 
-
-def say(text: str, err: bool = False) -> None:
-    """Print a text; names in records are other people's, and may hold escape sequences."""
-    typer.echo(printable(text), err=err)
-
-
-def printable(text: str) -> str:
-    r"""The text with everything that a terminal would act on, not show, written as an escape.
-
-    Line ends stay. Control characters, marks that turn the direction of text, and halves of
-    surrogate pairs do not.
-
-    >>> printable("caf\u00e9 \x1b[31mred\x07")
-    'café \\x1b[31mred\\x07'
-    """
-    return "".join(
-        letter
-        if letter.isprintable() or letter == "\n"
-        else letter.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for letter in text
-    )
+say = typer.echo
 
 
 def as_json(value: Any) -> str:

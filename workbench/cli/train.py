@@ -60,7 +60,7 @@ def quickstart(
     if Path("notebooks", "00_quickstart.ipynb").exists():
         say("notebook  make lab, then open notebooks/00_quickstart.ipynb")
     else:
-        say(f"report    python -m workbench show {out} --html report.html")
+        say(f"report    python -m workbench report {out} --out report.html")
 
 
 def run(

@@ -91,7 +91,11 @@ def trial(
     say(f"\n{os.path.relpath(done.out / 'trial.csv')}")
     # There is no page where every arm turned out not to be compared.
     if done.answers:
-        say(os.path.relpath(done.report(done.out / "trial.html")))
+        try:
+            say(os.path.relpath(done.report(done.out / "trial.html")))
+        except ImportError as error:
+            # The answer is there all the same.
+            say(str(error))
 
 
 def write_tables(folder: Path, **tables: pd.DataFrame) -> None:

@@ -33,7 +33,7 @@ from workbench.datasets.readers import Entry, check_place
 from workbench.policies.checks import check_packages
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.seeding import generator
-from workbench.utils.validation import one_of, shown, whole_number
+from workbench.utils.validation import check_size, one_of, shown, whole_number
 
 BOXED = "{prompt}\nPlease reason step by step, and put your final answer within \\boxed{}."
 """The instruction of the Qwen maths models (model card of Qwen2.5-Math-7B-Instruct), which CBS uses
@@ -385,7 +385,7 @@ def _files(paths: Sequence[Path]) -> Any:
             "needed"
         )
     for path in paths:
-        readers.check_size(path)
+        check_size(path)
     options: dict[str, Any] = {}
     if kind == "csv":
         # Answers stay as they stand there: 0.50, numbers of twenty digits, and None or NA.

@@ -22,17 +22,12 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from workbench.policies.checks import MOST_PROMPTS
 from workbench.utils.seeding import generator
 from workbench.utils.validation import shown
 
 MOST_TESTS = 20
-# Of a file; DAPO-Math-17k has 1.8 million rows. A few thousand bytes of parquet can hold far more.
-MOST_ROWS = 2 * 10**6
-MOST_BYTES = 2**32
 PYTHON_3 = 3  # CodeContests' number of the language
 # Of APPS and of TACO, from 1 on.
 DIFFICULTIES = (
@@ -89,38 +84,10 @@ class Entry:
     response: str | None = None
 
 
-def check_size(path: Path) -> None:
-    """Raise ValueError for a file that would take hours or the whole memory to read, before it is
-    opened. A stranger's manifest may name it.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"path={str(path)!r}: there is no such file")
-    rows = 0
-    if path.suffix == ".parquet":
-        import pyarrow.parquet
-
-        try:
-            rows = pyarrow.parquet.read_metadata(path).num_rows
-        except ValueError as error:
-            raise ValueError(f"path={str(path)!r}: it is no parquet file ({error})") from None
-    if rows > MOST_ROWS or path.stat().st_size > MOST_BYTES:
-        raise ValueError(
-            f"path={str(path)!r}: it is too large; {MOST_ROWS} rows and {MOST_BYTES // 2**20} MiB "
-            "are allowed"
-        )
-
-
 def check_place(template: Any) -> None:
-    """Raise ValueError for a template without a place for the question, or with many.
-
-    The question is put there by `str.replace`: by `format`, a stranger's template could ask for a
-    text of any length.
-    """
-    if not isinstance(template, str) or not 1 <= template.count("{prompt}") <= MOST_PROMPTS:
-        raise ValueError(
-            f"template={shown(template)}: a text with {{prompt}} in it is needed, at most "
-            f"{MOST_PROMPTS} times"
-        )
+    """Raise ValueError for a template without a place for the question."""
+    if not isinstance(template, str) or "{prompt}" not in template:
+        raise ValueError(f"template={shown(template)}: a text with {{prompt}} in it is needed")
 
 
 # Mathematics and multiple choice

@@ -49,7 +49,7 @@ def reasoning_gym(
         items = gym.create_dataset(name, size=size, seed=seed * BETWEEN_SEEDS, **options)
     except (TypeError, ValueError) as error:
         raise ValueError(f"name={name!r}, options={options}: reasoning-gym says: {error}") from None
-    # Not by `format`: a stranger's instruction could ask it for a text of any length.
+    # As in a template, {{ and }} stand for braces.
     ending = instruction.replace("{{", "{").replace("}}", "}")
     found: dict[str, Problem] = {}
     for item in items:

@@ -6,7 +6,6 @@ hour would end there.
 
 import csv
 import io
-import itertools
 import json
 import re
 from collections import Counter
@@ -15,9 +14,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from workbench.datasets.readers import check_place, check_size
+from workbench.datasets.readers import check_place
 from workbench.pools import Pool, Problem, digest_of
-from workbench.utils.validation import cause_of, did_you_mean, is_number, one_of, shown
+from workbench.utils.validation import (
+    cause_of,
+    check_size,
+    did_you_mean,
+    is_number,
+    one_of,
+    shown,
+)
 from workbench.verifiers import Choice, Code, Math
 from workbench.verifiers.base import check_verifier
 from workbench.verifiers.code import read_tests
@@ -27,8 +33,6 @@ Row = Mapping[str, Any]
 REPEATED = ("refuse", "drop")
 LEAVE_OUT = "leave their problems out"
 KINDS = (".jsonl", ".json", ".csv", ".parquet")
-LEVEL_DIGITS = 18  # what 64 bits hold
-MOST_ROWS = 10**6  # of a file, which a stranger's manifest may name
 
 # Answers that look like mathematics and are letters or words. Math-Verify reads them as products.
 LETTER = re.compile(r"\(?[A-Z]\)?(?:[.):]\s.*)?", re.DOTALL)
@@ -109,10 +113,7 @@ def from_file(
         When there is no such file.
     """
     columns = {"prompt": prompt, "answer": answer, "level": level}
-    rows = list(itertools.islice(_read(path), MOST_ROWS + 1))
-    if len(rows) > MOST_ROWS:
-        raise ValueError(f"path={str(path)!r}: it has more than {MOST_ROWS} rows")
-    pool = _pool(rows, str(path), columns, template, repeated, verifier)
+    pool = _pool(_read(path), str(path), columns, template, repeated, verifier)
     # A verifier of your own is nothing that a manifest can make again.
     if verifier is None:
         pool.config = {
@@ -170,17 +171,17 @@ def _read(path: Any) -> Iterator[Any]:
     path = Path(path)
     if path.suffix not in KINDS:
         raise ValueError(f"path={str(path)!r}: a file ending in {', '.join(KINDS)} is needed")
+    if not path.is_file():
+        raise FileNotFoundError(f"path={str(path)!r}: there is no such file")
     check_size(path)
     if path.suffix == ".parquet":
-        from workbench.records.tables import parquet_file, read_rows
+        import pyarrow.parquet
 
         try:
-            with parquet_file(path) as file:
-                table = read_rows(file)
+            table = pyarrow.parquet.read_table(path)
         except ValueError as error:
             raise ValueError(f"path={str(path)!r}: {cause_of(error)}") from None
-        for batch in table.to_batches(1000):
-            yield from batch.to_pylist()
+        yield from table.to_pylist()
         return
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -236,14 +237,15 @@ def _check_columns(names: Sequence[str], source: Any) -> None:
 def _json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
-    # The second one is for lists in lists, thousands deep.
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{what} is no JSON ({error})") from None
 
 
 def _listed_rows(rows: Any, source: str) -> list[Any]:
-    # A data frame, whose iteration gives the names of its columns.
-    if hasattr(rows, "columns") and hasattr(rows, "to_dict"):
+    import pandas as pd
+
+    # The iteration of a data frame gives the names of its columns.
+    if isinstance(rows, pd.DataFrame):
         _check_columns(list(rows.columns), source)
         rows = rows.to_dict("records")
     if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
@@ -265,9 +267,6 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
         if column is not None and column not in row:
             there = ", ".join(map(repr, row))
             hint = did_you_mean(column, row)
-            # One column whose name holds a separator: the file has another one than a comma.
-            if len(row) == 1 and (other := re.search(r"[;\t|]", next(iter(row)))):
-                hint = f"; separate the columns by commas in place of {other[0]!r}"
             raise ValueError(f"{where} has no column {column!r}; there are {there}{hint}")
 
     def refused(column: str, needed: str) -> ValueError:
@@ -286,9 +285,8 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
     level = "0"
     if columns["level"] is not None:
         level = str(row[columns["level"]])
-        # Longer ones have no place in a table of evaluations.
-        if not level.isdecimal() or len(level) > LEVEL_DIGITS:
-            raise refused("level", f"a whole number from 0, of at most {LEVEL_DIGITS} digits,")
+        if not level.isdecimal():
+            raise refused("level", "a whole number from 0")
     text = template.replace("{prompt}", question)
     # An id by content and not by position, so that a history survives new rows and another order.
     return Problem(f"own/{digest_of(text)}", text, gold.strip(), int(level))

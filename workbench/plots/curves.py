@@ -19,7 +19,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from workbench.analysis.courses import comparable, evaluations, name_of, scores, spent
+from workbench.analysis.curves import comparable, evaluations, name_of, scores, spent
 from workbench.analysis.intervals import mean_interval
 from workbench.analysis.runs import arms, one_setting
 from workbench.plots.style import (
@@ -42,6 +42,8 @@ from workbench.utils.validation import one_of
 AXIS_LABELS: dict[str, str] = tomllib.loads(
     (Path(__file__).parent / "labels.toml").read_text(encoding="utf-8")
 )
+# Columns of the rounds that are shares, as held-out scores are.
+SHARES = ("correct", "effective_gradient_ratio", "all_negative", "all_positive", "unsolved")
 FEW_POINTS = 30  # up to which points are marked
 
 
@@ -60,7 +62,7 @@ def learning_curve(
     ----------
     records : Record, list of Record, or dict from label to either
         A list is divided by settings; grpo(4) and grpo(8) are two lines.
-    x : str or courses.Unit
+    x : str or curves.Unit
         "round", or what is summed up to the round: seconds, rollouts, flops, tokens_sampled,
         tokens_trained, or a `cost.CostModel`.
     y : str
@@ -97,6 +99,8 @@ def learning_curve(
             text = f"{plain(label)} ({seeds([len(of_label)])})"
             band(ax, of_label, text, styles[label], None if until is None else float(until))
         short_numbers(ax, x)
+        if is_held_out(y) or y in SHARES:
+            _end_at_0_and_1(ax)
     return ax
 
 
@@ -121,6 +125,7 @@ def sampled_and_greedy(records: Any, **frame: Any) -> Axes:
             curves = [curve(record, "round", y) for record in group]
             band(ax, curves, name, Look(colour, "-", "o"))
         short_numbers(ax, "round")
+        _end_at_0_and_1(ax)
     return ax
 
 
@@ -393,6 +398,13 @@ def _usual(records: Sequence[Record]) -> dict[str, str]:
 def _of_seeds(label: str, records: Sequence[Record]) -> str:
     """The label of an axis with the number of seeds, which a title of the caller's may not name."""
     return label if len(records) == 1 else f"{label} ({seeds([len(records)])})"
+
+
+def _end_at_0_and_1(ax: Axes) -> None:
+    """Keep the axis of a share from showing what no share can be."""
+    low, high = ax.get_ylim()
+    # Curves that a later call draws on the same Axes may still widen it.
+    ax.set_ylim(max(low, 0.0), min(high, 1.0), auto=None)
 
 
 def curve(record: Record, x: Any, y: str, smooth: int = 1) -> tuple[np.ndarray, np.ndarray]:

@@ -343,7 +343,7 @@ def short_numbers(ax: Axes, x: Any) -> None:
     Parameters
     ----------
     ax : Axes
-    x : str or courses.Unit
+    x : str or curves.Unit
         What the axis shows.
     """
     ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=x == "round"))

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from workbench.analysis import cost
-from workbench.analysis.courses import UNITS, Course, name_of, of_common_seeds, read
+from workbench.analysis.curves import UNITS, Curve, name_of, of_common_seeds, read
 from workbench.analysis.sequential import BAND
 from workbench.analysis.targets import crossings
 from workbench.plots.curves import AXIS_LABELS, learning_curve
@@ -79,16 +79,18 @@ def trial(
     groups = {label: list(runs.values()) for label, runs in records.items() if runs}
     # The baseline comes first, so that it looks alike in every trial.
     groups = {baseline: groups[baseline], **groups}
-    courses = read(groups)
+    curves = read(groups)
     with style():
-        figure = figure or plt.figure(figsize=(WIDTH, 6.4), layout="constrained")
+        if figure is None:
+            figure = plt.figure(figsize=(WIDTH, 6.4), layout="constrained")
+            plt.close(figure)  # a cell shows what it returns, and not once more what is open
         figure.clear()
-        curves, seeds, tuned, by_price = figure.subplots(2, 2).flat
-        learning_curve(groups, x=measure, legend=None, title="Held-out accuracy", ax=curves)
-        curves.axhline(target, color=SOFT, ls=":", lw=1, label="_target")
-        curves.set_ylabel("accuracy, mean over seeds")
-        _name_lines(curves)
-        _by_seed(seeds, courses, table, baseline, target, measure)
+        held_out, seeds, tuned, by_price = figure.subplots(2, 2).flat
+        learning_curve(groups, x=measure, legend=None, title="Held-out accuracy", ax=held_out)
+        held_out.axhline(target, color=SOFT, ls=":", lw=1, label="_target")
+        held_out.set_ylabel("accuracy, mean over seeds")
+        _name_lines(held_out)
+        _by_seed(seeds, curves, table, baseline, target, measure)
         if tuning is None or tuning.empty:
             tuned.set_axis_off()
         else:
@@ -97,10 +99,10 @@ def trial(
             steps = {label: _steps(runs[0]) for label, runs in groups.items()}
             tuning_curves(tuning, chosen, labels=list(groups), ax=tuned, steps=steps)
         # After an interruption an arm may have no seed that the baseline has.
-        seeds_there = courses[baseline].keys()
-        courses = {label: runs for label, runs in courses.items() if runs.keys() & seeds_there}
-        if len(courses) > 1:
-            _by_price(by_price, courses, baseline, target)
+        seeds_there = curves[baseline].keys()
+        curves = {label: runs for label, runs in curves.items() if runs.keys() & seeds_there}
+        if len(curves) > 1:
+            _by_price(by_price, curves, baseline, target)
         else:
             by_price.set_axis_off()
         heading(figure, headline(table, baseline, measure) if title is None else title)
@@ -159,7 +161,7 @@ def headline(table: pd.DataFrame, baseline: str, measure: Any = "rollouts") -> s
 
 def _by_seed(
     ax: Axes,
-    courses: Mapping[str, dict[int, Course]],
+    curves: Mapping[str, dict[int, Curve]],
     table: pd.DataFrame,
     baseline: str,
     target: float,
@@ -170,13 +172,13 @@ def _by_seed(
     A dot is hollow where one of the two runs did not reach the target.
     """
     rows = table[table["ratio"].notna()]
-    base = crossings(courses[baseline], target, unit)
+    base = crossings(curves[baseline], target, unit)
     shown = [1 / (1 + BAND), 1 + BAND]
     ax.axvspan(*shown, color=SOFT, alpha=0.12, lw=0)
     ax.axvline(1, color=INK, lw=1)
     for place, row in zip(range(len(rows))[::-1], rows.to_dict("records")):
         colour = NAMED.get(row["verdict"], SOFT)
-        pairs = list(zip(*of_common_seeds(crossings(courses[row["arm"]], target, unit), base)))
+        pairs = list(zip(*of_common_seeds(crossings(curves[row["arm"]], target, unit), base)))
         # Seeds from above to below, in their order.
         heights = place - 0.12 - np.linspace(0, 0.26, len(pairs))
         for (one, other), height in zip(pairs, heights):
@@ -280,11 +282,11 @@ def cost_at(rate: float, means: pd.Series) -> float:
 
 
 def _by_price(
-    ax: Axes, courses: Mapping[str, dict[int, Course]], baseline: str, target: float
+    ax: Axes, curves: Mapping[str, dict[int, Curve]], baseline: str, target: float
 ) -> None:
     """Cost to the target over the baseline's, by the price of sampling."""
     prices(
-        cost.ratios_by_price(courses, target, baseline, PRICES),
+        cost.ratios_by_price(curves, target, baseline, PRICES),
         baseline=baseline,
         title="Cost by the price of sampling",
         legend=None,

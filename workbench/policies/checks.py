@@ -3,14 +3,11 @@
 Each error says in one line what is missing, and what to do about it.
 """
 
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from string import Formatter
-from types import FrameType
 from typing import Any
 
 from workbench.utils.machine import install_command, installed_version, no_gpu
@@ -39,8 +36,6 @@ SERVED_MERGED = ("bias", "rank_pattern", "alpha_pattern")
 # Of `init_lora_weights`: those that leave the weights under the adapter as they are.
 STARTS = (True, False, None, "gaussian", "orthogonal")
 NO_CONFIG = "No config file found"  # of Unsloth's error for a model that is not there
-RENDERING = 2.0  # seconds of computing that a prompt in a chat template may take
-MOST_PROMPTS = 10  # places for the prompt in a template, which makes every prompt as much longer
 
 
 def check_packages(*names: str) -> None:
@@ -86,16 +81,13 @@ def check_reference(adapter: Any) -> None:
     ----------
     adapter : peft.LoraConfig
     """
-    start, bias = getattr(adapter, "init_lora_weights", True), getattr(adapter, "bias", "none")
-    if start not in STARTS:
-        refused, why = f"init_lora_weights={start!r}", "changes the weights under the adapter"
-    elif bias != "none":
-        refused, why = f"bias={bias!r}", "trains weights beside the adapter"
-    else:
-        return
-    raise ValueError(
-        f"lora: {refused} {why}, so that a KL penalty has no reference; leave it out, or set kl=0"
-    )
+    # These change the weights under the adapter, or train weights beside it.
+    start, bias = adapter.init_lora_weights, adapter.bias
+    if start not in STARTS or bias != "none":
+        raise ValueError(
+            f"lora: init_lora_weights={start!r}, bias={bias!r}: a KL penalty has no reference; "
+            "leave both out, or set kl=0"
+        )
 
 
 def check_hand_over(lora: Mapping[str, Any], merged: bool) -> None:
@@ -135,8 +127,8 @@ def check_template(template: str, tokenizer: Any = None) -> None:
     """
     if template != "chat" and not _is_template(template):
         raise ValueError(
-            f"template={shown(template)}: it must contain {{prompt}}, at most {MOST_PROMPTS} "
-            "times, or be 'chat'; {{ and }} stand for braces"
+            f"template={shown(template)}: it must contain {{prompt}}, or be 'chat'; {{{{ and }}}} "
+            "stand for braces"
         )
     if template != "chat" and tokenizer is not None and tokenizer.eos_token_id is not None:
         if tokenizer("1+1")["input_ids"][-1:] == [tokenizer.eos_token_id]:
@@ -150,13 +142,7 @@ def check_template(template: str, tokenizer: Any = None) -> None:
             raise ValueError(
                 "template='chat': this tokenizer has no chat template; give a pattern with {prompt}"
             )
-        import jinja2
-
         try:
-            tokens = jinja2.Environment().lex(tokenizer.get_chat_template())
-            # It may take for ever to work one out, and nothing could stop that.
-            if any(token[1:] == ("operator", "**") for token in tokens):
-                raise ValueError("it has a power of a number")
             in_chat(tokenizer, "1+1")
         except Exception as error:  # Jinja's own, or whatever a template raises
             raise ValueError(
@@ -166,40 +152,19 @@ def check_template(template: str, tokenizer: Any = None) -> None:
 
 
 def in_chat(tokenizer: Any, prompt: str) -> str:
-    """A prompt inside the tokenizer's chat template; TimeoutError where that takes long.
-
-    A chat template is a program, and may be a stranger's.
-    """
-    end = time.thread_time() + RENDERING
-
-    # Called before every line of a template, and wherever a function is called. A signal would
-    # reach the main thread alone.
-    def look(frame: FrameType, *_: Any) -> Any:
-        if time.thread_time() > end:
-            raise TimeoutError(f"the chat template computes for more than {RENDERING:g} s")
-        return look if frame.f_code.co_filename == "<template>" else None
-
-    before = sys.gettrace()
-    sys.settrace(look)
-    try:
-        return tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
-        )
-    finally:
-        sys.settrace(before)
+    """A prompt inside the tokenizer's chat template, which transformers runs in a sandbox."""
+    return tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
+    )
 
 
 def _is_template(template: str) -> bool:
-    """Whether a text has places for the prompt and for nothing else.
-
-    A place such as {prompt:>999999999} would ask for a text of any length.
-    """
+    """Whether a text has places for the prompt, as it stands, and for nothing else."""
     try:
         fields = [field for field in Formatter().parse(template) if field[1] is not None]
     except ValueError:
         return False
-    plain = all(field[1:] == ("prompt", "", None) for field in fields)
-    return plain and 0 < len(fields) <= MOST_PROMPTS
+    return bool(fields) and all(field[1:] == ("prompt", "", None) for field in fields)
 
 
 def check_tokenizer(tokenizer: Any, vocabulary: int) -> None:

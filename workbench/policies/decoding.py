@@ -399,8 +399,8 @@ def sample(
         drawn.entropies[going, step] = entropies.cpu().numpy()
         drawn.lengths[going] += 1
 
-        states = getattr(decoder, "states", None)
-        ended = request.ends(drawn, going, step, *signals_of(logits, states, row_of))
+        signals = signals_of(logits, decoder.states, row_of)
+        ended = request.ends(drawn, going, step, *signals)
         # No response has room for more than the last step, so that all have ended by then.
         if ended.all():
             break

@@ -36,8 +36,9 @@ def _forward(module: Any, peft: Any, x: torch.Tensor, *rest: Any, **options: Any
     """What the module computes; `peft` is its own forward function."""
     active, base = module.active_adapters, module.base_layer
     alone = len(active) == 1 and not (module.disable_adapters or module.merged or rest or options)
-    drops = alone and module.training and hasattr(module.lora_dropout[active[0]], "p")
-    if not alone or drops or base.bias is not None:
+    if not alone or base.bias is not None:
+        return peft(x, *rest, **options)
+    if module.training and isinstance(module.lora_dropout[active[0]], torch.nn.Dropout):
         return peft(x, *rest, **options)
     a = module.lora_A[active[0]].weight
     b = module.lora_B[active[0]].weight * module.scaling[active[0]]

@@ -43,8 +43,9 @@ def supports(policy: Any) -> bool:
     if config.model_type not in FAMILIES or config.hidden_act != "silu":
         return False
     # Adapters on the head and on the embedding would be left out.
-    has_adapter = hasattr(policy.decoder.embed_tokens, "base_layer")
-    if has_adapter or type(policy.head) is not torch.nn.Linear:
+    if type(policy.decoder.embed_tokens) is not torch.nn.Embedding:
+        return False
+    if type(policy.head) is not torch.nn.Linear:
         return False
     if config.rope_parameters.get("rope_type") not in STATIC_ROTATIONS:
         return False
@@ -66,6 +67,7 @@ class MergedDecoder:
     """
 
     compacts_at_once = True  # `branch` costs little, so it may be called after every token
+    states = None  # it computes none that a course could read
 
     def __init__(self, policy: Any) -> None:
         config = policy.model.config
@@ -384,7 +386,8 @@ def is_plain(module: torch.nn.Module) -> bool:
     """Whether a module is a linear one of peft with plain LoRA adapters."""
     # A subclass of a linear module, or a quantised one, computes something else than its weight
     # says. So the exact types are asked for, and variants of LoRA and their biases are refused.
-    if type(module).__module__ != "peft.tuners.lora.layer" or not hasattr(module, "base_layer"):
+    kind = type(module)
+    if (kind.__module__, kind.__name__) != ("peft.tuners.lora.layer", "Linear"):
         return False
     plain = type(module.base_layer) is torch.nn.Linear and not module.lora_variant
     return plain and not any(module.lora_bias.values())

@@ -1,8 +1,9 @@
 """What a run leaves on disk, and how it is read again."""
 
 from workbench.records.files import FORMAT, RecordError, RecordWarning
+from workbench.records.packing import pack
 from workbench.records.record import Record, load
-from workbench.records.shelf import exists, pack, record_paths
+from workbench.records.shelf import exists, record_paths
 from workbench.records.writer import Writer, refuse_other_files
 
 __all__ = [

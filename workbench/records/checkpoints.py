@@ -70,7 +70,7 @@ def load(path: Any) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
             metadata = file.metadata()
         text = metadata["state"]
         expected = metadata["crc32"]
-        state = json.loads(text)
+        state = dict(json.loads(text))
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise OSError(f"damaged ({type(error).__name__}: {cause_of(error)})") from error
     if expected != checksum(tensors, text):

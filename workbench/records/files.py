@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from workbench.utils.validation import cause_of
+from workbench.utils.validation import LARGEST_FILE, cause_of
 
 FORMAT = 3  # of the directory that a run writes
 
@@ -38,7 +38,6 @@ WRITING = ".writing"  # the end of the name of a file that is not complete yet
 # What some network file systems answer when a directory is to be brought to the disk. There is
 # nothing more that a program can do there.
 NO_DIRECTORY_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
-LARGEST = 2**36  # bytes of any file of a record
 
 # Folder -> pattern of the names in it. Rounds have six digits at least, and more where a run is
 # longer than that, so that a round has one name only: 0000012 is none of round 12. A killed process
@@ -114,8 +113,8 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def check_ordinary(path: Path, largest: int = LARGEST) -> None:
-    """OSError unless the path is an ordinary file with one name and at most `largest` bytes.
+def check_ordinary(path: Path) -> None:
+    """OSError unless the path is an ordinary file with one name.
 
     A record may come from a stranger. Opening a pipe that lies in the place of a file could wait
     for ever, and a link could lead anywhere.
@@ -127,21 +126,27 @@ def check_ordinary(path: Path, largest: int = LARGEST) -> None:
         raise OSError("it is not an ordinary file")
     if status.st_nlink > 1:
         raise OSError("it has a second name elsewhere (a hard link)")
-    if status.st_size > largest:
-        raise OSError(f"it is larger than {largest // 2**20} MiB")
 
 
-def read_ordinary(path: Path, largest: int = LARGEST) -> bytes:
-    """The content of a file; OSError for one that `check_ordinary` refuses."""
-    check_ordinary(path, largest)
-    return path.read_bytes()
+def read_ordinary(path: Path, digest: str | None = None) -> bytes:
+    """The content of an ordinary file of at most `LARGEST_FILE` bytes; OSError for any other.
 
+    Checkpoints are mapped instead, and may be as large as their models need.
 
-def file_digest(path: Path) -> str:
-    """SHA-256 of a whole file, as hex."""
+    Where a digest is given, the content has to have it.
+    """
     check_ordinary(path)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    if os.path.getsize(path) > LARGEST_FILE:
+        raise OSError(f"it is larger than {LARGEST_FILE // 2**30} GiB")
+    content = path.read_bytes()
+    if digest not in (None, digest_of(content)):
+        raise OSError("it was changed, or is a part of another run")
+    return content
+
+
+def digest_of(content: bytes) -> str:
+    """SHA-256 of the content of a whole file, as hex."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def stamp_of(path: Path) -> tuple[int, int, int] | None:

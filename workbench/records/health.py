@@ -58,7 +58,8 @@ class History:
         """Take note of a round, whose column `warnings` holds what was reported of it."""
         self.rounds += 1
         self.steps += int(row["steps"])
-        self._rows = _ends([*self._rows, row])
+        # A copy, since the caller of the loop may change the row that it is given.
+        self._rows = _ends([*self._rows, dict(row)])
         reported = (row.get("warnings") or "").splitlines()
         self._reported.update(line.partition(":")[0] for line in reported)
 

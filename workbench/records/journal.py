@@ -1,14 +1,16 @@
-"""What a run has written in its own directory so far, and the journal that lists it.
+"""The journal of a run, and the record in the directory that the run writes.
 
-The journal has a line for the run's manifest, for every round and for every evaluation. Lines are
+A journal has a line for the run's manifest, for every round and for every evaluation. Lines are
 only ever added at the end, so that recording a round costs as much after 20,000 rounds as after 20.
-Each is a JSON object that ends with a checksum of itself and of the line before it. What was
-changed, lost or put in from another run is therefore found, and the line is named. A process that
-is killed leaves at most a last line without an end, which nobody reads.
 
     {"manifest": DIGEST, "sha256": ...}                      of manifest.json
     {"row": {"round": 1, ...}, "rollouts": DIGEST, ...}      of rollouts/000001.parquet
     {"evaluation": 20, "columns": {"problem": [...], ...}, ...}
+    {"keep": 12, "sha256": ...}                              a resume: the first 12 lines count
+
+Every line ends with the SHA-256 of the checksum of the line before it and of its own text. So a
+line that was changed, lost, moved or put in from another run is found. A process that is killed
+leaves at most a last line without an end, which does not count.
 """
 
 from __future__ import annotations
@@ -16,29 +18,151 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from safetensors import safe_open
 
 from workbench.records import files
-from workbench.records.files import MissingPart, RecordError, read_ordinary, replacing
+from workbench.records.files import MissingPart, RecordError, digest_of, read_ordinary, replacing
 from workbench.records.manifest import read_manifest
 from workbench.records.tables import checked, joined, read_part, reading
 
-LAST_ENTRY = b', "sha256": "'
+CHECKSUM = b', "sha256": "'  # the last entry of a line begins with this
 
 
 class Line(NamedTuple):
-    """One line of a journal."""
+    """A line that counts."""
 
-    entry: dict[str, Any]
     kind: str  # "manifest", "row" or "evaluation"
     round: int  # the round that it belongs to; 0 for the manifest
-    sum: str  # its checksum, which the next line's depends on
-    end: int  # bytes from the beginning of the file to the end of the line
+    entry: dict[str, Any]
+
+
+class Journal:
+    """A journal: read once, and then only added to.
+
+    Parameters
+    ----------
+    path : Path
+    keep_entries : bool
+        Whether the lines keep their entries, which are large.
+
+    Attributes
+    ----------
+    lines : list of Line
+        The lines that count, up to the first one that is damaged.
+    sums : list of str
+        The checksums of all lines up to there, those that do not count any more included.
+    last_part : int
+        The highest number that a file of rollouts may have.
+    damage : str or None
+        Which line is damaged.
+    """
+
+    def __init__(self, path: Path, keep_entries: bool = True) -> None:
+        self.path = path
+        self.lines: list[Line] = []
+        self.sums: list[str] = []
+        self.last_part = 1
+        self.damage: str | None = None
+        self._keep_entries = keep_entries
+        content = read_ordinary(path)
+        self._size = len(content)
+        self._end = 0  # of the last line that is whole
+        *complete, last = content.split(b"\n")
+        is_whole = all(self._read(text) for text in complete)
+        # A line without an end is what a killed process was writing, unless all of it is there and
+        # only its end was changed.
+        if not is_whole or _is_signed(last[:-1], self._last_sum):
+            self.damage = f"line {len(self.sums) + 1} was changed; it is read up to there"
+
+    @property
+    def _last_sum(self) -> str:
+        return self.sums[-1] if self.sums else ""
+
+    def _read(self, text: bytes) -> bool:
+        """Take note of a line of the file; False where it is damaged."""
+        if not _is_signed(text, self._last_sum):
+            return False
+        entry = json.loads(text)
+        total = entry.pop("sha256")
+        highest = self.lines[-1].round if self.lines else 0
+        match entry:
+            case {"row": {"round": int(number)}, "rollouts": str()}:
+                self._add("row", number, entry)
+            case {"evaluation": int(number), "columns": dict()}:
+                self._add("evaluation", number, entry)
+            case {"manifest": str()}:
+                self._add("manifest", 0, entry)
+            case {"keep": int(count)}:
+                del self.lines[count:]
+            case _:
+                return False
+        # The rollouts of a round are written before its line. Those of rounds that do not count any
+        # more are removed before the next line is written.
+        still_there = highest if "keep" in entry else self.lines[-1].round
+        self.last_part = still_there + 1
+        self.sums.append(total)
+        self._end += len(text) + 1
+        return True
+
+    def _add(self, kind: str, number: int, entry: dict[str, Any]) -> None:
+        self.lines.append(Line(kind, number, entry if self._keep_entries else {}))
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Add a line after the last one that is whole; whatever follows that one is removed.
+
+        The line is on the disk when this returns. When it cannot be written, it is not there.
+        """
+        # Numbers of NumPy are written like those of Python.
+        body = json.dumps(entry, default=np.generic.item).encode()[:-1]
+        text = body + CHECKSUM + _sum(body, self._last_sum).encode() + b'"}'
+        files.check_ordinary(self.path)
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW)
+        try:
+            if os.fstat(descriptor).st_size != self._size:
+                raise OSError(
+                    f"{self.path.name} was changed by somebody else while the run went on"
+                )
+            try:
+                os.ftruncate(descriptor, self._end)
+                os.lseek(descriptor, self._end, os.SEEK_SET)
+                left = memoryview(text + b"\n")
+                while left:
+                    left = left[os.write(descriptor, left) :]
+                os.fsync(descriptor)
+            except OSError:
+                os.ftruncate(descriptor, self._end)
+                self._size = self._end
+                raise
+        finally:
+            os.close(descriptor)
+        # It counts only once it is written, so that memory and disk agree after a failure too.
+        assert self._read(text)
+        self._size = self._end
+
+
+def begin(path: Path, manifest_digest: str) -> Journal:
+    """Write a new journal, which holds the digest of the manifest."""
+    with replacing(path) as temporary:
+        temporary.touch()
+        Journal(temporary).append({"manifest": manifest_digest})
+    return Journal(path)
+
+
+def _sum(body: bytes, before: str) -> str:
+    """The checksum of a line without its last entry, after a line with the checksum `before`."""
+    return hashlib.sha256(before.encode() + body).hexdigest()
+
+
+def _is_signed(text: bytes, before: str) -> bool:
+    """Whether a line ends with its checksum."""
+    body, _, rest = text.rpartition(CHECKSUM)
+    return rest == _sum(body, before).encode() + b'"}'
 
 
 class Directory:
@@ -52,11 +176,11 @@ class Directory:
     ----------
     manifest : dict
     lines : list of Line
-        The lines of the journal, up to the first one that is damaged.
+        The lines of the journal that count.
     is_begun : bool
         Whether the journal began with this manifest. Without that no run can go on from it.
     problems : list of str
-        What is wrong with the manifest and the journal.
+        What is wrong with the manifest, the journal and the checkpoint.
 
     Raises
     ------
@@ -69,25 +193,36 @@ class Directory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest = read_manifest(path)
-        self.problems: list[str] = []
         self.lines: list[Line] = []
         self.is_begun = False
-        file = path / files.JOURNAL
+        self.problems: list[str] = []
+        # What tells how long the journal should be is read first: a run that goes on beside us
+        # makes the journal longer and never shorter.
+        parts = files.rollout_parts(path)
+        damage = checkpointed = None
         try:
-            with reading(file):
-                self.lines, damage = _read(file)
+            checkpointed = _line_of_checkpoint(path)
+        except RecordError as error:
+            damage = str(error)
+        try:
+            with reading(path / files.JOURNAL):
+                journal = Journal(path / files.JOURNAL)
         except RecordError as error:
             self.problems.append(str(error))
             return
+        self.lines = journal.lines
         first = self.lines[0].entry if self.lines else {}
-        self.is_begun = first.get("manifest") == files.file_digest(path / files.MANIFEST)
+        self.is_begun = first.get("manifest") == digest_of(read_ordinary(path / files.MANIFEST))
         if not self.is_begun:
             self.problems.append(
                 f"{path / files.MANIFEST}: it is not the one that {files.JOURNAL} began with: it "
                 "was edited, or one of them is of another run"
             )
         if damage:
-            self.problems.append(f"{file}: {damage}")
+            self.problems.append(damage)
+        lost = journal.damage or _lost_end(journal, parts, checkpointed)
+        if lost:
+            self.problems.append(f"{journal.path}: {lost}")
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -137,89 +272,29 @@ class Directory:
             return joined(tables), problems
 
 
-def begin(path: Path, manifest_digest: str) -> Line:
-    """Write a new journal, which holds the digest of the manifest."""
-    text, line = _written({"manifest": manifest_digest}, None)
-    with replacing(path) as temporary:
-        temporary.write_bytes(text)
-    return line
+def _lost_end(journal: Journal, parts: Collection[int], checkpointed: str | None) -> str | None:
+    """What shows that lines at the end of a journal are lost.
 
-
-def append(path: Path, entry: Mapping[str, Any], before: Line) -> Line:
-    """Add a line after the line `before`; whatever follows that one is removed.
-
-    The new line is on the disk when this returns. When it cannot be written, it is not there.
+    Without them it looks like the journal of a shorter run, so what lies beside it has to tell.
     """
-    text, line = _written(entry, before)
-    cut(path, before, text)
-    return line
-
-
-def cut(path: Path, last: Line, text: bytes = b"") -> None:
-    """Put a text in the place of everything after a line."""
-    files.check_ordinary(path)
-    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
-    try:
-        os.ftruncate(descriptor, last.end)
-        os.lseek(descriptor, last.end, os.SEEK_SET)
-        left = memoryview(text)
-        while left:
-            left = left[os.write(descriptor, left) :]
-        os.fsync(descriptor)
-    except OSError:
-        os.ftruncate(descriptor, last.end)
-        raise
-    finally:
-        os.close(descriptor)
-
-
-def _read(path: Path) -> tuple[list[Line], str | None]:
-    """The lines of a journal up to the first one that is damaged, and which one that is."""
-    *complete, last = read_ordinary(path).split(b"\n")
-    lines: list[Line] = []
-    before = None
-    for text in complete:
-        before = _parsed(text, before)
-        if before is None:
-            break
-        lines.append(before)
-    # A line without an end is what a killed process was writing, unless all of it is there and only
-    # its end was changed.
-    if len(lines) < len(complete) or _parsed(last[:-1], before) is not None:
-        return lines, f"line {len(lines) + 1} was changed; it is read up to there"
-    return lines, None
-
-
-def _written(entry: Mapping[str, Any], before: Line | None) -> tuple[bytes, Line]:
-    """An entry as text, and as the line that a reader makes of it."""
-    # Numbers of NumPy are written like those of Python.
-    body = json.dumps(entry, default=np.generic.item).encode()[:-1]
-    text = body + LAST_ENTRY + _sum(body, before).encode() + b'"}'
-    line = _parsed(text, before)
-    assert line is not None
-    return text + b"\n", line
-
-
-def _parsed(text: bytes, before: Line | None) -> Line | None:
-    """The line that a text holds after the line `before`; None where it is damaged."""
-    body, _, rest = text.rpartition(LAST_ENTRY)
-    total = _sum(body, before)
-    if rest != total.encode() + b'"}':
+    latest = max(parts, default=0)
+    if latest > journal.last_part:
+        beside = f"there are rollouts of round {latest}"
+    elif checkpointed is not None and checkpointed not in journal.sums:
+        beside = f"{files.CHECKPOINT} was made after a line that it does not have"
+    else:
         return None
-    end = (before.end if before else 0) + len(text) + 1
-    try:
-        entry = json.loads(body + b"}")
-    except (ValueError, RecursionError):
+    last = journal.lines[-1].round if journal.lines else 0
+    return f"it ends with round {last}, and {beside}: its end is lost, or it is of another run"
+
+
+def _line_of_checkpoint(path: Path) -> str | None:
+    """The checksum of the line after which the checkpoint was made; None without a checkpoint."""
+    file = files.checkpoint_part(path)
+    if not os.path.lexists(file):
         return None
-    match entry:
-        case {"row": {"round": int(number)}, "rollouts": str()} if len(entry) == 2:
-            return Line(entry, "row", number, total, end)
-        case {"evaluation": int(number), "columns": dict()} if len(entry) == 2:
-            return Line(entry, "evaluation", number, total, end)
-        case {"manifest": str()} if len(entry) == 1:
-            return Line(entry, "manifest", 0, total, end)
-    return None
-
-
-def _sum(body: bytes, before: Line | None) -> str:
-    return hashlib.sha256((before.sum if before else "").encode() + body).hexdigest()
+    with reading(file):
+        files.check_ordinary(file)
+        # The texts of a file of safetensors are read without its tensors.
+        with safe_open(file, framework="numpy") as opened:
+            return json.loads(opened.metadata()["state"])["record"]

@@ -32,7 +32,6 @@ from workbench.records.files import RecordError, RecordWarning, read_ordinary
 from workbench.utils.validation import cause_of
 
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
-LARGEST = 2**16  # bytes of the file
 LONGEST_ENTRY = 100  # characters of what the file says of its holder that a message shows
 
 
@@ -137,8 +136,10 @@ class RecordLock:
         self.taken_over = (last.get("id"), last.get("pid")) != (self._id, os.getpid())
         now = datetime.now(UTC).isoformat(timespec="seconds")
         holder = {"pid": os.getpid(), "host": platform.node(), "since": now, "id": self._id}
-        if self.rounds is not None:
-            holder["rounds"] = self.rounds
+        # Who does not train, as in packing, leaves the number that was wanted as it is.
+        rounds = last.get("rounds") if self.rounds is None else self.rounds
+        if rounds is not None:
+            holder["rounds"] = rounds
         # The file is written in place: a renamed file would be another one than the file that is
         # locked.
         os.ftruncate(descriptor, 0)
@@ -170,7 +171,7 @@ def rounds_wanted(directory: Path) -> int | None:
 def _content(path: Path) -> dict[str, Any]:
     """What the file of a lock says; empty when it says nothing yet, or nothing that can be read."""
     try:
-        holder = json.loads(read_ordinary(path, LARGEST))
+        holder = json.loads(read_ordinary(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return holder if isinstance(holder, dict) else {}

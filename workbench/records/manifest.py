@@ -1,7 +1,7 @@
 """A record's manifest: how it is read, what it may say, and the machine that it names.
 
-A manifest may come from a stranger. So everything in it is checked when it is read: its size and
-depth, the type of every entry, and every text. What passes can be shown on a terminal and in a
+A manifest may come from a stranger. So everything in it is checked when it is read: its depth, the
+type of every entry, and every text. What passes can be shown on a terminal and in a
 report, compared, and handed to the functions that make a lab and a method again. These check in
 turn that nothing but a part of this package is made (`config.recorded_lab`,
 `config.rebuild`).
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 # The packages that results depend on.
 PACKAGES = ("torch", "transformers", "peft", "numpy", "math-verify", "trl", "unsloth", "vllm")
 
-MOST_BYTES = 4 * 2**20  # of a manifest; those of real runs have a few thousand
-LONGEST_NAME = 1000  # characters of the name of a method or a lab
-
 # What a manifest leaves out where it was written by hand or by an early version.
 DEFAULTS: dict[str, Any] = {
     "lab": {"lab": "unknown"},
@@ -56,8 +53,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     """
     path = directory / MANIFEST
     with reading(path):
-        # The size is asked before the file is read, since reading a huge one would fill the memory.
-        manifest = json.loads(read_ordinary(path, MOST_BYTES))
+        manifest = json.loads(read_ordinary(path))
         # The format comes before all other checks: a manifest of a later version may well have
         # other entries, and the useful answer is which version reads it.
         if isinstance(manifest, dict) and "format" in manifest:
@@ -75,19 +71,13 @@ def checked_manifest(manifest: Any) -> dict[str, Any]:
     for name in ("format", "seed", "method"):
         if name not in manifest:
             raise ValueError(f"`{name}` is missing")
-    for needed, (is_right, names) in ENTRIES.items():
-        for name in names:
-            if name in manifest and not is_right(manifest[name]):
-                raise ValueError(f"`{name}` is {shown(manifest[name])}: {needed} is needed")
+    for name, (is_right, needed) in ENTRIES.items():
+        if name in manifest and not is_right(manifest[name]):
+            raise ValueError(f"`{name}` is {shown(manifest[name])}: {needed} is needed")
     for entry, name in (("method", "name"), ("lab", "lab")):
         found = manifest[entry].get(name)
-        is_name = isinstance(found, str) and 0 < len(found) <= LONGEST_NAME and found.isprintable()
-        # Names come to stand in tables, where a spreadsheet would take them for formulas.
-        if not is_name or found[0] in "=+-@":
-            raise ValueError(
-                f"`{entry}.{name}` is {shown(found)}: a text of one line is needed, which does not "
-                "begin with =, +, - or @"
-            )
+        if not (isinstance(found, str) and found and found.isprintable()):
+            raise ValueError(f"`{entry}.{name}` is {shown(found)}: a text of one line is needed")
     return manifest
 
 
@@ -96,10 +86,7 @@ def manifest_text(manifest: Mapping[str, Any]) -> str:
     # What is written passes the same checks as what is read, so no run can write a manifest that
     # nobody can open.
     checked_manifest(dict(manifest))
-    text = json.dumps(manifest, indent=1) + "\n"
-    if len(text) > MOST_BYTES:
-        raise ValueError(f"manifest: it takes {len(text)} bytes; {MOST_BYTES} are allowed")
-    return text
+    return json.dumps(manifest, indent=1) + "\n"
 
 
 def made_again(
@@ -219,13 +206,13 @@ def _is_mark(mark: Any) -> bool:
     )
 
 
-# What a check needs -> the check, and the entries that it is made of where they are there.
-ENTRIES: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
-    "a whole number of at least 0": (_is_whole, ("format", "seed", "held_out")),
-    "an object": (
-        lambda value: isinstance(value, dict),
-        ("method", "lab", "arguments", "versions", "hardware", "data"),
-    ),
-    "a text": (lambda value: isinstance(value, str | None), ("started", "commit")),
-    "an object with lists of columns and rounds": (_is_mark, ("thinned",)),
+WHOLE = (_is_whole, "a whole number of at least 0")
+OBJECT = (lambda value: isinstance(value, dict), "an object")
+TEXT = (lambda value: isinstance(value, str | None), "a text")
+# Entry -> its check, and what the check needs. An entry may be missing.
+ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("format", "seed", "held_out"), WHOLE),
+    **dict.fromkeys(("method", "lab", "arguments", "versions", "hardware", "data"), OBJECT),
+    **dict.fromkeys(("started", "commit"), TEXT),
+    "thinned": (_is_mark, "an object with lists of columns and rounds"),
 }

@@ -19,7 +19,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.records.files import JOURNAL, MANIFEST, SHELF, RecordError, RecordWarning, stamp_of
+from workbench.records.files import (
+    JOURNAL,
+    MANIFEST,
+    SHELF,
+    RecordError,
+    RecordWarning,
+    checkpoint_part,
+    stamp_of,
+)
 from workbench.records.journal import Directory
 from workbench.records.shelf import Packed, find_packed, packed_below
 from workbench.utils.html import card
@@ -56,17 +64,18 @@ class Record:
     def __init__(self, path: Any, strict: bool = False) -> None:
         self.path = Path(path)
         self.strict = strict
-        # What was read, and what the files looked like before. Tables of rollouts are not kept,
-        # since they are large.
         place = self.path.resolve()
         # The record has changed only if one of these files has: its own, or the shelf that it is
         # on, which lies in its directory or in one above.
-        self._files = [self.path / MANIFEST, self.path / JOURNAL]
+        self._files = [self.path / MANIFEST, self.path / JOURNAL, checkpoint_part(self.path)]
         self._files += [folder / SHELF for folder in (place, *place.parents)]
+        # What was read, and what the files looked like before. Tables of rollouts are not kept,
+        # since they are large.
         self._known: Directory | Packed | None = None
-        self._stamps: dict[Path, tuple[int, int, int] | None] = {}
+        self._stamps: list[tuple[int, int, int] | None] = []
         self._frames: dict[str, pd.DataFrame] = {}
-        self._report(self._source().problems)
+        _, problems = self._look_twice(lambda: (None, list(self._source().problems)))
+        self._report(problems)
 
     def __repr__(self) -> str:
         rounds = len(self.rounds)
@@ -149,7 +158,8 @@ class Record:
             return pd.DataFrame(columns=names)
         table = table.drop_columns("part")
         # A column that none of these rounds has is there when others have it.
-        there = [name for name in table.column_names if table[name].null_count < len(table)]
+        full = [name for name in table.column_names if table[name].null_count < len(table)]
+        there = full if names is None else [name for name in names if name in full]
         absent = [name for name in names or () if name not in there]
         if absent:
             raise ValueError(f"columns={names}: no rollouts have {', '.join(map(repr, absent))}")
@@ -220,27 +230,19 @@ class Record:
 
     def _source(self) -> Directory | Packed:
         """The directory of the run or its place on a shelf, read anew where a file has changed."""
-        if self._known is not None and all(
-            stamp_of(file) == stamp for file, stamp in self._stamps.items()
-        ):
-            return self._known
-        stamps = {file: stamp_of(file) for file in self._files}
-        try:
-            found: Directory | Packed | None = Directory(self.path)
-        except FileNotFoundError:
-            found = find_packed(self.path)
-        if found is None:
+        stamps = [stamp_of(file) for file in self._files]
+        if self._known is None or stamps != self._stamps:
+            try:
+                self._known = Directory(self.path)
+            except FileNotFoundError:
+                self._known = find_packed(self.path)
+            self._stamps = stamps
+            self._frames = {}
+        if self._known is None:
             raise RecordError(
                 f"{self.path}: no record here ({MANIFEST} is missing){_hint(self.path)}"
             )
-        self._known = found
-        # A run moves to another shelf only when its own files or its shelf change, so folders
-        # without a shelf need not be asked again at every access.
-        self._stamps = {
-            file: stamp for file, stamp in stamps.items() if stamp or file.name != SHELF
-        }
-        self._frames = {}
-        return found
+        return self._known
 
     def _frame(self, kind: str) -> tuple[pd.DataFrame, list[str]]:
         """The table of rounds or of evaluations, and what is wrong with it."""

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from workbench.records import files, journal
+from workbench.records import files
 from workbench.records.files import RecordError, RecordWarning, replacing, sync
+from workbench.records.journal import Directory, Journal, begin
 from workbench.records.locks import RecordLock
 from workbench.records.manifest import manifest_text
 from workbench.records.record import Record
@@ -72,29 +73,27 @@ class Writer:
         self, path: Any, manifest: Mapping[str, Any], lock: RecordLock | None = None
     ) -> None:
         self.path = Path(path)
-        self._journal = self.path / files.JOURNAL
-        self._lines: list[journal.Line] = []  # without their entries, which are large
         self._lock = lock
         if not (self.path / files.MANIFEST).exists():
             self._create({**manifest, "format": files.FORMAT})
-        self._open()
+        self._journal = self._open()
 
     # Rounds and evaluations
 
     @property
     def rounds(self) -> int:
         """How many there are so far."""
-        return next((line.round for line in reversed(self._lines) if line.kind == "row"), 0)
+        return sum(line.kind == "row" for line in self._journal.lines)
 
     @property
     def evaluated(self) -> set[int]:
         """The rounds that have an evaluation."""
-        return {line.round for line in self._lines if line.kind == "evaluation"}
+        return {line.round for line in self._journal.lines if line.kind == "evaluation"}
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The row of every round so far, read from the disk."""
-        return journal.Directory(self.path).rows
+        return Directory(self.path).rows
 
     def round(self, row: Mapping[str, Any], rollouts: Mapping[str, Any]) -> None:
         """Add a round.
@@ -111,30 +110,30 @@ class Writer:
             part = pa.table({name: column(values) for name, values in rollouts.items()})
             # The rollouts first: a round counts as complete once the journal lists it.
             digest = write_table(files.rollout_part(self.path, number), part)
-            self._append({"row": dict(row), "rollouts": digest})
+            self._journal.append({"row": dict(row), "rollouts": digest})
 
     def evaluation(self, frame: pd.DataFrame) -> None:
         """Add an evaluation: a DataFrame with a column `round`, the same in all rows."""
         number = int(frame["round"].iloc[0])
         columns = {str(name): frame[name].tolist() for name in frame}
         with self._writing("an evaluation"):
-            self._append({"evaluation": number, "columns": columns})
+            self._journal.append({"evaluation": number, "columns": columns})
 
     def forget_evaluation(self, number: int) -> None:
         """Remove the evaluation after round `number`, the last thing that was written."""
         assert number == self.rounds and number in self.evaluated
         with self._writing("the journal"):
-            self._cut(len(self._lines) - 1)
+            self._keep(len(self._journal.lines) - 1)
 
     def truncate(self, last: int) -> None:
         """Forget rounds and evaluations after round `last`; they are made again.
 
         With last=-1 also the evaluation before the first round.
         """
-        kept = 1 + sum(line.round <= last for line in self._lines[1:])
+        kept = 1 + sum(line.round <= last for line in self._journal.lines[1:])
         with self._writing(f"the record as of round {last}"):
             # The journal first: a round that it lists has its rollouts at every moment.
-            self._cut(kept)
+            self._keep(kept)
             surplus = [file for n, file in files.rollout_parts(self.path).items() if n > last]
             for file in surplus:
                 file.unlink()
@@ -168,12 +167,13 @@ class Writer:
         """
         from workbench.records import checkpoints  # torch is needed here only
 
-        # Signed with the manifest and the journal, so that `restore` notices a checkpoint that was
-        # copied from another run, or a record that was edited.
-        signed = {**state, "record": self._sum_of_round(state["round"])}
+        # With the checksum of the latest line of the journal, which depends on all lines before it.
+        # So a checkpoint of another run is noticed, and so is a journal that was edited or has lost
+        # its end since.
+        state = {**state, "record": self._journal.sums[-1]}
         path = files.checkpoint_part(self.path)
         with self._writing("the checkpoint"), replacing(path) as temporary:
-            checkpoints.save(temporary, tensors, signed)
+            checkpoints.save(temporary, tensors, state)
 
     def restore(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
         """Tensors and state of the checkpoint; None when there is none yet.
@@ -192,13 +192,13 @@ class Writer:
             tensors, state = checkpoints.load(path)
         except OSError as error:
             raise RecordError(f"{path}: {cause_of(error)}; {LOST}") from error
-        found = state if isinstance(state, dict) else {}
-        signature = found.pop("record", None)
-        if signature is None or signature != self._sum_of_round(found.get("round")):
+        number = state.get("round")
+        is_ours = state.pop("record", None) in self._journal.sums
+        if not is_ours or number > self.rounds:
             raise RecordError(
                 f"{path}: this checkpoint is of another run, or {files.JOURNAL} was changed since, "
                 f"or has lost rounds (it has {self.rounds}, the checkpoint is of round "
-                f"{shown(found.get('round'))}): {LOST}"
+                f"{shown(number)}): {LOST}"
             )
         return tensors, state
 
@@ -212,13 +212,13 @@ class Writer:
             with replacing(self.path / files.MANIFEST) as temporary:
                 temporary.write_text(text, encoding="utf-8")
                 # The manifest comes last: where there is one, there is a journal.
-                journal.begin(self._journal, files.file_digest(temporary))
+                begin(self.path / files.JOURNAL, files.digest_of(text.encode()))
 
-    def _open(self) -> None:
+    def _open(self) -> Journal:
         # Nothing is written or deleted before the links are refused and the record is known to be
         # one that can go on.
         files.refuse_links(self.path)
-        source = journal.Directory(self.path)
+        source = Directory(self.path)
         if not source.is_begun:
             raise RecordError(f"{source.problems[0]}; {LOST}")
         with self._writing("the record"):
@@ -226,29 +226,18 @@ class Writer:
                 files.make_directory(self.path / folder)
             for unfinished in files.unfinished_files(self.path):
                 unfinished.unlink()
-        self._lines = [line._replace(entry={}) for line in source.lines]
         # The journal is needed to go on. Parts of the rollouts are not, so their damage is only
         # reported; so are lines after the checkpoint, which are made again.
         for problem in Record(self.path).problems():
             warnings.warn(f"{problem}; the run goes on without it", RecordWarning, stacklevel=4)
+        return Journal(self.path / files.JOURNAL, keep_entries=False)
 
     # Writing
 
-    def _append(self, entry: Mapping[str, Any]) -> None:
-        # A line counts only once it is written, so that memory and disk agree after a failure too.
-        line = journal.append(self._journal, entry, self._lines[-1])
-        self._lines.append(line._replace(entry={}))
-
-    def _cut(self, kept: int) -> None:
+    def _keep(self, count: int) -> None:
         """Forget all but the first lines."""
-        if kept < len(self._lines):
-            journal.cut(self._journal, self._lines[kept - 1])
-            self._lines = self._lines[:kept]
-
-    def _sum_of_round(self, number: Any) -> str | None:
-        """The checksum of a round's line, which depends on everything before it; 0: the first."""
-        # An evaluation after the round comes behind its line, and may be forgotten.
-        return next((line.sum for line in self._lines if line.round == number), None)
+        if count < len(self._journal.lines):
+            self._journal.append({"keep": count})
 
     @contextlib.contextmanager
     def _writing(self, what: str) -> Iterator[None]:

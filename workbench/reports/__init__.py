@@ -1,6 +1,5 @@
 """Runs, and a trial, as one HTML file."""
 
-from workbench.reports.page import report
-from workbench.reports.trials import trial
+from workbench.reports.page import report, trial
 
 __all__ = ["report", "trial"]

@@ -93,7 +93,9 @@ def _card(record: Record, repo: str, kind: str, folder: Path) -> str:
     import jinja2
 
     group = {record.label: [record]}
-    words = configuration(record.label, group[record.label])["words"]
+    words = configuration(group[record.label])
+    # Where the record lies here is nobody's concern.
+    del words["records"]
     loader = jinja2.FileSystemLoader(TEMPLATES)
     environment = jinja2.Environment(loader=loader, trim_blocks=True, lstrip_blocks=True)
     return environment.get_template("card.md").render(
@@ -101,9 +103,8 @@ def _card(record: Record, repo: str, kind: str, folder: Path) -> str:
         kind=kind,
         adapter=(folder / "adapter_config.json").exists(),
         rounds=len(record.rounds),
-        results=results(group).parts[""].T.to_string(),
-        # Where the record lies here is nobody's concern.
-        words=[(name, said) for name, said in words if name not in ("is", "records")],
+        results=results(group).T.to_string(),
+        words=words,
     )
 
 

@@ -1,61 +1,46 @@
-"""One HTML file that shows one or several runs: `report(records, "report.html")`.
+"""One HTML file that shows runs, or a trial: `report(records, "page.html")`.
 
-It has what was run, in words; curves; where gradients came from; and sample responses with their
-rewards and whether they were trained on, which can be filtered in the page.
+A page is a notebook that papermill runs and nbconvert writes without its code: `record.ipynb` for
+runs and `trial.ipynb` for a trial. They stand in `notebooks/`, and the installed package has them
+too. What their cells show is made by the functions at the end of this module.
 
-The file loads nothing: figures are SVG in it, and its policy lets no script run but its own, by
-hash. Responses are text that a model wrote, and names are whatever a record says, so all of it is
-escaped.
+The file loads nothing, and no script runs in it. All text of a record is escaped.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from collections.abc import Sequence
-from functools import cached_property
+import json
+import math
+import re
+import string
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from workbench import __version__
+import matplotlib.pyplot as plt
+import pandas as pd
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+
+from workbench import __version__, plots
+from workbench.analysis.cost import CostModel
+from workbench.analysis.curves import Unit
 from workbench.analysis.runs import arms
+from workbench.plots.style import new_axes, style, svg
+from workbench.plots.trials import headline
 from workbench.records import Record
-from workbench.reports import figures
-from workbench.reports.tables import (
-    Groups,
-    average_round,
-    comparison,
-    configuration,
-    each_record,
-    responses,
-    results,
-)
-from workbench.utils.validation import whole_number
-
-if TYPE_CHECKING:
-    import pandas as pd
+from workbench.utils.numbers import mean_and_half
+from workbench.utils.shipped import PACKAGE
+from workbench.utils.validation import instance_of, whole_number
 
 TEMPLATES = Path(__file__).parent / "templates"
-
-
-# A report asks for the same tables many times, and a run that goes on while it is written would
-# give each section another state.
-class Snapshot(Record):
-    """A record whose tables are read once, whatever its run does meanwhile."""
-
-    @cached_property
-    def rounds(self) -> pd.DataFrame:
-        """As of `Record`, read once."""
-        return super().rounds
-
-    @cached_property
-    def evals(self) -> pd.DataFrame:
-        """As of `Record`, read once."""
-        return super().evals
+SIZE = (3.3, 5.6)  # inches, height and width of a curve: the page has two beside one another
+BESIDE = 5  # labels from which on the legend stands beside the axes, and not above them
 
 
 def report(records: Any, path: Any, *, title: str | None = None, rows: int = 300) -> Path:
-    """Write the report of one or several runs.
+    """Write the page of one or several runs.
 
     Parameters
     ----------
@@ -72,101 +57,197 @@ def report(records: Any, path: Any, *, title: str | None = None, rows: int = 300
     -------
     Path
         Of the file.
+
+    Raises
+    ------
+    ImportError
+        Without the packages of the extra `notebooks`.
     """
-    groups = snapshots(records)
+    groups = arms(records)
     whole_number("rows", rows, 0)
-    return write(path, content(groups, title or ", ".join(groups), rows))
+    return _write("record", path, title or ", ".join(groups), groups, rows=rows)
 
 
-def content(groups: Groups, title: str, rows: int) -> dict[str, Any]:
-    """What the page says of runs, by the names that the template has for it."""
-    # Runs without a finished round are named and listed, but have nothing to draw.
-    trained = {}
-    for label, group in groups.items():
-        begun = [record for record in group if len(record.rounds)]
-        if begun:
-            trained[label] = begun
-    table, notes = comparison(groups)
-    return {
-        "title": title,
-        "lead": _lead(groups),
-        "warnings": _warnings(groups),
-        "results": results(groups),
-        "comparison": table,
-        "notes": notes,
-        "curves": figures.curves(trained),
-        "mechanisms": figures.mechanisms(trained),
-        "average_round": average_round(trained),
-        "responses": responses(trained, rows),
-        "runs": [configuration(label, group) for label, group in groups.items()],
-    }
+def trial(
+    records: Mapping[str, Mapping[int, Record]],
+    table: pd.DataFrame,
+    path: Any,
+    *,
+    tuning: pd.DataFrame | None = None,
+    baseline: str,
+    target: float,
+    measure: str | Unit = "rollouts",
+    title: str | None = None,
+) -> Path:
+    """Write the page of a trial, as `Trial.report` does.
+
+    Parameters
+    ----------
+    records : dict from label to a dict from seed to Record
+        Of the comparison, with the baseline.
+    table : DataFrame
+        As `Trial.table`.
+    path : path
+        The file to write; directories are made.
+    tuning : DataFrame, optional
+        As `Trial.tuning`.
+    baseline, target, measure
+        As in `plots.trial`; a measure that has no name is a `CostModel`.
+    title : str, optional
+        What was found, by default.
+
+    Returns
+    -------
+    Path
+        Of the file.
+
+    Raises
+    ------
+    ImportError
+        Without the packages of the extra `notebooks`.
+    """
+    instance_of("measure", measure, (str, CostModel), '"rollouts", or a cost.CostModel')
+    unit = measure if isinstance(measure, str) else json.dumps(vars(measure))
+    groups = {label: list(by_seed.values()) for label, by_seed in records.items() if by_seed}
+    title = title or headline(table, baseline, measure)
+    # The notebook is another process, and reads what it is given from files.
+    with tempfile.TemporaryDirectory() as folder:
+        table.to_csv(f"{folder}/table.csv", index=False)
+        asked = {"table": f"{folder}/table.csv", "tuning": ""}
+        if tuning is not None and len(tuning):
+            asked["tuning"] = f"{folder}/tuning.csv"
+            tuning.to_csv(asked["tuning"], index=False)
+        asked |= {"baseline": baseline, "measure": unit}
+        return _write("trial", path, title, groups, **asked, target=float(target))
 
 
-def write(path: Any, content: dict[str, Any]) -> Path:
-    """Write a page, making directories where they are missing."""
+def notebook(name: str) -> Path:
+    """The notebook of a page, in a checkout or inside the installed package."""
+    checkout = PACKAGE.parent / "notebooks" / f"{name}.ipynb"
+    return checkout if checkout.exists() else PACKAGE / "_data" / "notebooks" / f"{name}.ipynb"
+
+
+def _write(
+    name: str, path: Any, title: str, groups: Mapping[str, Sequence[Record]], **parameters: Any
+) -> Path:
+    """Run a notebook on records, and write it as a page with a title."""
+    try:
+        import papermill
+        from nbconvert import HTMLExporter
+    except ImportError as error:
+        raise ImportError(
+            f"a page needs the package {error.name}: pip install 'workbench-rlvr[notebooks]'"
+        ) from None
+    paths = {label: [str(record.path) for record in group] for label, group in groups.items()}
+    parameters["runs"] = json.dumps(paths)
+    options = {"kernel_name": "python3", "progress_bar": False, "shutdown_kernel": "immediate"}
+    # What the kernel says of its own transport is no concern of whoever asks for a page.
+    options["extra_arguments"] = ["--log-level=ERROR"]
+    try:
+        done = papermill.execute_notebook(str(notebook(name)), None, parameters, **options)
+    except papermill.PapermillExecutionError as error:
+        # What is wrong with the records; anything else is a defect, and its traceback is wanted.
+        if error.ename in ("ValueError", "RecordError"):
+            raise ValueError(error.evalue) from error
+        raise
+    # The first cell says what the notebook is for; the page has its title in that place.
+    done.cells.pop(0)
+    exporter = HTMLExporter(
+        template_name="basic",
+        exclude_input=True,
+        exclude_output_prompt=True,
+    )
+    body, _ = exporter.from_notebook_node(done)
+    sections = re.findall(r'<h2 id="([^"]*)">([^<]*)', body)
+    template = string.Template((TEMPLATES / "page.html").read_text(encoding="utf-8"))
+    page = template.substitute(
+        title=escape(title),
+        style=(TEMPLATES / "page.css").read_text(encoding="utf-8"),
+        links=" ".join(f'<a href="#{place}">{text}</a>' for place, text in sections),
+        body=body,
+        version=__version__,
+    )
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Paths may hold half surrogate pairs as well.
-    path.write_text(_render(content), encoding="utf-8", errors="replace")
+    path.write_text(page, encoding="utf-8")
     return path
 
 
-def snapshots(records: Any) -> dict[str, Sequence[Record]]:
-    """Label to records, whatever form they came in."""
-    return {
-        # Names of files may hold half surrogate pairs, which neither UTF-8 nor pandas has.
-        label.encode("utf-8", "backslashreplace").decode("utf-8"): [
-            Snapshot(record.path, record.strict) for record in group
-        ]
-        for label, group in arms(records).items()
-    }
+# What the cells of the notebooks show
 
 
-def _lead(groups: Groups) -> str:
-    """The line below the title: how many runs, of which lab, from when."""
-    manifests = [record.manifest for _, record in each_record(groups)]
-    # In the order of the runs, each lab once.
-    labs = ", ".join(dict.fromkeys(str(manifest["lab"]["lab"]) for manifest in manifests))
-    days = sorted({str(m["started"])[:10] for m in manifests if "started" in m})
-    started = f", started {' to '.join(dict.fromkeys([days[0], days[-1]]))}" if days else ""
-    runs = "1 run" if len(manifests) == 1 else f"{len(manifests)} runs"
-    return f"{runs} in the lab {labs}{started}."
+def show(template: str, *texts: Any) -> None:
+    """Show HTML as the output of a cell, with texts in it that are escaped."""
+    from IPython.display import HTML, display
+
+    display(HTML(Markup(template).format(*texts)))
 
 
-def _warnings(groups: Groups) -> list[str]:
-    """What the runs warned of, and rounds that stopped."""
-    lines = []
-    for label, record in each_record(groups):
-        run = f"{label}, seed {record.manifest['seed']}"
-        for number, warning in record.warnings.itertuples(index=False):
-            lines.append(f"{run}, round {number}: {warning}")
-        # The rollouts of a round that was stopped, which the run keeps for whoever looks for the
-        # cause.
-        for path in sorted(record.path.glob("failed-*.parquet")):
-            lines.append(f"{run}, a round stopped; its rollouts are in {path.name}")
-    return lines
-
-
-def _render(content: dict[str, Any]) -> str:
-    import jinja2
-    from markupsafe import Markup
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        finalize=figures.visible,
+def table(frame: pd.DataFrame, caption: str, kind: str = "numbers") -> None:
+    """Show a table of numbers and texts; its kind is "words" where the texts are long."""
+    head = [Markup("<th scope=col>{}</th>").format(name) for name in ["", *frame.columns]]
+    rows = []
+    for name, *values in frame.itertuples(name=None):
+        row = Markup("<tr><th scope=row>{}</th>").format(name)
+        for value in values:
+            text = mean_and_half(value, math.nan) if isinstance(value, float) else value
+            row += Markup("<td><div>{}</div></td>").format(text)
+        rows.append(row + Markup("</tr>"))
+    show(
+        '<div class="wide" tabindex="0"><table class="{}"><caption>{}</caption>'
+        "<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>",
+        kind,
+        caption,
+        Markup().join(head),
+        Markup("\n").join(rows),
     )
-    # The page's own files are the only text that is not escaped.
-    script = Markup((TEMPLATES / "report.js").read_text())
-    style = Markup((TEMPLATES / "report.css").read_text())
-    # The policy of the page lets only the script with this hash run, so text of a response never
-    # can.
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template("report.html").render(
-        content,
-        script=script,
-        style=style,
-        script_hash=f"sha256-{digest}",
-        version=__version__,
+
+
+def axes() -> Axes:
+    """Axes of which the page has two beside one another."""
+    with style():
+        return new_axes(*SIZE)
+
+
+def picture(drawn: Any, caption: str) -> None:
+    """Show a figure, or the figure of some Axes, once and with a caption."""
+    figure = drawn.figure
+    # Matplotlib keeps open figures in memory, and a notebook would show them once more.
+    plt.close(figure)
+    drawing = svg(figure).partition("<svg")[2]
+    # Ids of groups would be the same in every drawing of the page.
+    drawing = re.sub(r'(?<=<g) id="[^"]*"', "", drawing)
+    drawing = re.sub("<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
+    show(
+        '<figure><svg role="img" aria-label="{0}"{1}<figcaption>{0}</figcaption></figure>',
+        caption,
+        Markup(drawing),
     )
+
+
+def curves(
+    groups: Mapping[str, Sequence[Record]],
+    captions: Mapping[str, str],
+    x: str = "round",
+    smooth: int = 1,
+) -> None:
+    """Show a learning curve of every y that has a caption, of the labels whose runs have it."""
+    for y, caption in captions.items():
+        # All runs of a label or none: a mean must not be of other seeds in every figure.
+        having = {
+            label: group
+            for label, group in groups.items()
+            if all(_has_curve(record, y) for record in group)
+        }
+        if not having:
+            continue
+        legend = None if len(having) == 1 else "above" if len(having) < BESIDE else "outside"
+        ax = axes()
+        plots.learning_curve(having, x=x, y=y, smooth=smooth, legend=legend, ax=ax)
+        picture(ax, caption)
+
+
+def _has_curve(record: Record, y: str) -> bool:
+    """Whether a run has two numbers of y."""
+    table = record.accuracy() if y in ("accuracy", "greedy") else record.rounds
+    return y in table and table[y].notna().sum() > 1

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis import cost
-from workbench.analysis.courses import UNITS, Course, Unit, name_of, read
+from workbench.analysis.curves import UNITS, Curve, Unit, name_of, read
 from workbench.analysis.intervals import Measurement, resolved_ratio
 from workbench.analysis.sequential import (
     ALPHA,
@@ -167,13 +167,13 @@ def answers(
         raise ValueError(f"arms: {baseline!r} is the name of the baseline; choose another label")
     groups = {baseline: baseline_records, **arms}
     # One read of all arms, so that they share a grid of evaluations.
-    courses = read({label: list(runs.values()) for label, runs in groups.items() if runs})
+    curves = read({label: list(runs.values()) for label, runs in groups.items() if runs})
     looks = tuple(looks)
     pairs = {}
     crossed = {}
     ratios = {}
     for label in arms:
-        both = courses.get(label, {}), courses.get(baseline, {})
+        both = curves.get(label, {}), curves.get(baseline, {})
         seeds = sorted(both[0].keys() & both[1].keys())
         # Those of the last look that is past.
         seeds = seeds[: look_at(len(seeds), looks)]
@@ -304,17 +304,17 @@ def sentence(answer: Answer) -> str:
     return "; ".join([text, *_remarks(answer)]) + "."
 
 
-def _gain(course: Course, baseline: Course, measure: str | Unit) -> float:
+def _gain(curve: Curve, baseline: Curve, measure: str | Unit) -> float:
     """The difference of accuracies, in points, when both had spent the smaller of two totals."""
-    budget = min(course.places(measure)[-1], baseline.places(measure)[-1])
-    return 100 * (course.score_at(measure, budget) - baseline.score_at(measure, budget))
+    budget = min(curve.places(measure)[-1], baseline.places(measure)[-1])
+    return 100 * (curve.score_at(measure, budget) - baseline.score_at(measure, budget))
 
 
 def _break_even(
-    arm: Mapping[int, Course], baseline: Mapping[int, Course], target: float
+    arm: Mapping[int, Curve], baseline: Mapping[int, Curve], target: float
 ) -> cost.BreakEven:
     of_arm, of_baseline = (
-        [cost.tokens_of(course, target) for course in runs.values()] for runs in (arm, baseline)
+        [cost.tokens_of(curve, target) for curve in runs.values()] for runs in (arm, baseline)
     )
     return cost.break_even(of_arm, of_baseline)
 

@@ -22,7 +22,7 @@ from workbench.records import exists, load, pack
 from workbench.records.files import make_directory, read_ordinary, replacing
 from workbench.rules.scheduler import FEATURES
 from workbench.run import ARGUMENTS, Run
-from workbench.trials.arms import Carried, digest_of
+from workbench.trials.fingerprints import Pickle, digest_of
 from workbench.utils.validation import one_of, positive_number, whole_number
 
 if TYPE_CHECKING:
@@ -81,9 +81,9 @@ class Case:
         What it runs through; None for a run made directly.
     sets_out : bool
         Whether the notebook's parameter `out` is set to the record.
-    own, lab : Carried, optional
+    method, lab : Pickle, optional
         The method and the lab as objects, in place of the names among its parameters. A trial has
-        them, see `arms`. A grid cannot, since this runs code.
+        them. A grid cannot, since this runs code.
     """
 
     name: str
@@ -92,8 +92,8 @@ class Case:
     logs: Path
     notebook: Path | None = None
     sets_out: bool = False
-    own: Carried | None = None
-    lab: Carried | None = None
+    method: Pickle | None = None
+    lab: Pickle | None = None
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -104,11 +104,11 @@ class Case:
     def outcome(self) -> dict[str, Any]:
         """What `outcome.json` says; empty before the run has ended, and where it is damaged."""
         try:
-            told = json.loads(read_ordinary(self.logs / "outcome.json"))
+            outcome = json.loads(read_ordinary(self.logs / "outcome.json"))
         except (OSError, ValueError, RecursionError):
             return {}
         # All that `end` writes, or nothing.
-        return told if isinstance(told, dict) and told.keys() == OUTCOME else {}
+        return outcome if isinstance(outcome, dict) and outcome.keys() == OUTCOME else {}
 
     @property
     def finished(self) -> bool:
@@ -143,7 +143,7 @@ class Case:
         # What a run is expected to cost changes nothing about what it does. Of a notebook only the
         # code counts, so that texts and outputs may be edited between two starts.
         parts: list[Any] = [{**self.values, "cost": None}]
-        parts += [part.fingerprint for part in (self.own, self.lab) if part is not None]
+        parts += [part.fingerprint for part in (self.method, self.lab) if part is not None]
         if self.notebook is not None:
             cells = json.loads(self.notebook.read_text())["cells"]
             parts += ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
@@ -191,12 +191,12 @@ def prepare(case: Case) -> Any:
     if values["rollouts"] is not None:
         whole_number("rollouts", values["rollouts"], 1)
     options = {name: values[name] for name in ARGUMENTS if values[name] is not None}
-    if case.own is not None:
-        method = case.own.value
+    if case.method is not None:
+        method = case.method.load()
     else:
         method = config.method(values["method"], values["arguments"], values["settings"])
     if case.lab is not None:
-        lab = case.lab.value
+        lab = case.lab.load()
     else:
         lab = _lab(json.dumps(dict(config.mapping("lab", values["lab"])), sort_keys=True))
     complete = is_complete(case)
@@ -298,10 +298,10 @@ def run_through_notebook(case: Case) -> dict[str, Any]:
         # Otherwise the kernel is interrupted first, and the log ends in an error that is none.
         shutdown_kernel="immediate",
     )
-    return printed_results(notebook)
+    return read_results(notebook)
 
 
-def printed_results(notebook: Any) -> dict[str, Any]:
+def read_results(notebook: Any) -> dict[str, Any]:
     """The JSON object that the cell tagged `results` printed last; empty without such a cell."""
     cells = [cell for cell in notebook.cells if "results" in cell.metadata.get("tags", [])]
     if not cells:

@@ -14,14 +14,15 @@ The runs are the cross product of all lists, the cases and the seeds. The parame
 those of `cases.PARAMETERS`; methods and labs are named, see `workbench.config`, and nothing in a
 grid is evaluated as code.
 
-A grid may come from a stranger. So the folder must lie in the working directory or in the directory
+A grid may be somebody else's. So the folder must lie in the working directory or in the directory
 of the sweep; whoever starts the sweep may name any other, see `read`.
 
 With `notebook: path.ipynb` the runs go through that notebook by papermill. Their parameters are
 those of its cell tagged `parameters`, where a mapping arrives as JSON text.
 
-A run is called LABEL/seed-N, which is also the directory of its record. Without a label it is
-called after what varies.
+A run is called LABEL/seed-N, which is also the directory of its record. What the name of a
+directory cannot hold of a label stands as %XX in it, see `workbench.utils.labels`. Without a label
+a run is called after what varies.
 
 On disk, under the output directory: `sweep.json`, what is run; `results.csv`; the records, in
 LABEL/seed-N, unless the grid names another folder for them; and the directory logs/LABEL/seed-N of
@@ -36,7 +37,6 @@ import ast
 import hashlib
 import itertools
 import json
-import math
 import os
 import re
 import shlex
@@ -47,13 +47,13 @@ from typing import TYPE_CHECKING, Any
 from workbench.policies.checks import check_packages
 from workbench.records.files import replacing
 from workbench.trials import engine
-from workbench.trials.arms import LOGS, check_label
 from workbench.trials.cases import PARAMETERS, Case, prepare
+from workbench.utils.labels import LOGS, check_label, to_folder
 from workbench.utils.processes import signals_raise
 from workbench.utils.validation import (
     cause_of,
+    check_size,
     did_you_mean,
-    is_number,
     one_of,
     plain_data,
     shown,
@@ -66,10 +66,7 @@ if TYPE_CHECKING:
 KEYS = ("notebook", "folder", "parameters", "cases", "seeds")
 # Characters of a name made of values, which becomes the name of a directory.
 LONGEST_NAME = 120
-# What a file may hold. Those of this package have about a hundred entries and a few hundred runs.
-MOST_BYTES = 2**20
-MOST_ENTRIES = 100_000
-MOST_RUNS = 10_000
+MOST_SEEDS = 10_000
 NOTEBOOK_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
@@ -94,9 +91,7 @@ def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
     base, content = read_content(grid)
     for key in content:
         one_of("key", key, KEYS)
-    for key in ("notebook", "folder"):
-        if not isinstance(content.get(key, ""), str):
-            raise ValueError(f"{key}={content[key]!r}: a path is needed")
+    _check_plain(content)
     notebook = None
     if "notebook" in content:
         notebook = Path(os.path.abspath(base / content["notebook"]))
@@ -104,19 +99,15 @@ def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
     records = _records(grid, base, content, out, records)
     # The parameters that exist: those of a run made directly have no declared types, and those of a
     # notebook are what its cell tagged `parameters` assigns.
-    types = dict.fromkeys(PARAMETERS, "") if notebook is None else _declared(notebook)
+    types = dict.fromkeys(PARAMETERS, "") if notebook is None else _read_parameters(notebook)
 
     axes = _axes(content)
-    _check_plain(axes)
     varied = _varied(axes)
     cases: dict[str, Case] = {}
     # One part from each axis. Later parts win, which lets a case replace a fixed parameter.
-    runs = math.prod(len(axis) for axis in axes)
-    if runs > MOST_RUNS:
-        raise ValueError(f"grid: it asks for {runs} runs; {MOST_RUNS} are allowed")
     for choice in itertools.product(*axes):
         merged = {name: value for part in choice for name, value in part.items()}
-        values = {name: _checked(name, value, types) for name, value in merged.items()}
+        values = {name: _convert(name, value, types) for name, value in merged.items()}
         name = _name(values, varied, seeded=notebook is None or "seed" in values)
         if name in cases:
             raise ValueError(f"grid: two runs are called {name!r}; give each a label")
@@ -144,8 +135,7 @@ def read_content(grid: Any) -> tuple[Path, dict[str, Any]]:
 
     path = Path(grid)
     _check_exists("grid", path, ".yaml")
-    if path.stat().st_size > MOST_BYTES:
-        raise ValueError(f"{path}: a grid of at most {MOST_BYTES // 2**20} MiB is needed")
+    check_size(path)
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _loader())
     # Tags such as !!int may stand before any text, and PyYAML then ends in whatever its own
@@ -160,22 +150,18 @@ def read_content(grid: Any) -> tuple[Path, dict[str, Any]]:
             f"{path}: keys such as parameters and cases are needed, not a {type(content).__name__}"
         )
     try:
-        plain_data(content, MOST_ENTRIES)
+        plain_data(content)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return path.parent, content
 
 
 def _loader() -> Any:
-    """A loader of YAML that reads 1e-4 as a number, as people mean it, and refuses merge keys."""
+    """A loader of YAML that reads 1e-4 as a number, as people mean it."""
     import yaml
 
     class Loader(yaml.SafeLoader):
-        def flatten_mapping(self, node: Any) -> None:
-            # A few lines of merge keys, each of the one before, stand for millions of entries.
-            for key, _ in node.value:
-                if key.tag == "tag:yaml.org,2002:merge":
-                    raise ValueError("merge keys (<<) are not allowed in a grid")
+        pass
 
     # YAML 1.1 takes a number without a point for text.
     number = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
@@ -213,7 +199,7 @@ def _check_exists(what: str, path: Path, ending: str) -> None:
         raise FileNotFoundError(f"{what}={str(path)!r}: there is no such file{nearest}")
 
 
-def _declared(notebook: Path) -> dict[str, str]:
+def _read_parameters(notebook: Path) -> dict[str, str]:
     """The parameters of a notebook, name to the type it is annotated with, "" without one.
 
     papermill has a function for this, which fails on texts with a # in them.
@@ -257,8 +243,7 @@ def _axes(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     if "seeds" in content:
         seeds = content["seeds"]
         if type(seeds) is int:
-            # A list of more numbers than that would take all memory before it is counted.
-            whole_number("seeds", seeds, 1, MOST_RUNS)
+            whole_number("seeds", seeds, 1, MOST_SEEDS)
             seeds = list(range(seeds))
         axes.append([{"seed": seed} for seed in _listed("seeds", seeds)])
 
@@ -287,20 +272,18 @@ def _union(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
 # Checking
 
 
-def _check_plain(axes: Iterable[Iterable[Mapping[str, Any]]]) -> None:
+def _check_plain(content: Mapping[str, Any]) -> None:
     """ValueError for an object among the values, which only a grid in a dict can have."""
-    for part in itertools.chain(*axes):
-        for name, value in part.items():
-            try:
-                plain_data(value)
-            except ValueError as error:
-                raise ValueError(
-                    f"parameter {name!r}: {error}. A grid has a class by its name, as in "
-                    '{"selector": "MaxVariance", "selector.m": 8}; wb.trial takes objects'
-                ) from None
+    try:
+        plain_data(content)
+    except ValueError as error:
+        raise ValueError(
+            f"grid: {error}. A grid has a class by its name, as in "
+            '{"selector": "MaxVariance", "selector.m": 8}; wb.trial takes objects'
+        ) from None
 
 
-def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
+def _convert(name: str, value: Any, types: Mapping[str, str]) -> Any:
     """The value as the notebook's type; ValueError for an unknown name or another type."""
     one_of("parameter", name, types)
     if name == "label":
@@ -309,17 +292,13 @@ def _checked(name: str, value: Any, types: Mapping[str, str]) -> Any:
         # It is part of the name of a directory, as the label is.
         whole_number("seed", value, 0)
     wanted = NOTEBOOK_TYPES.get(types[name])
-    if wanted is None:
-        return value
     # Notebook parameters are plain values, so a mapping arrives as JSON.
     if wanted is str and isinstance(value, dict | list):
         return json.dumps(value)
-    if wanted is float and is_number(value):
+    if wanted is float and type(value) is int:
         return float(value)
-    if wanted is float and isinstance(value, float):
-        raise ValueError(f"parameter {name!r}, value {value!r}: a finite number is needed")
     # The exact type: True would otherwise pass for the whole number 1.
-    if type(value) is not wanted:
+    if wanted is not None and type(value) is not wanted:
         raise ValueError(
             f"parameter {name!r}, value {value!r}: the notebook says {types[name]}, this is "
             f"{type(value).__name__}"
@@ -349,9 +328,9 @@ def _name(values: Mapping[str, Any], varied: Sequence[str], seeded: bool) -> str
     for name in varied:
         if name in values:
             text = _as_text(values[name])
-            parts.append(text if name == "label" else f"{name}={text}")
+            parts.append(to_folder(text) if name == "label" else f"{name}={text}")
     whole = ",".join(parts) or "run"
-    name = re.sub(r"[^\w.=+,~-]+", "_", whole).lstrip(".")[:LONGEST_NAME]
+    name = re.sub(r"[^\w.=+,~%-]+", "_", whole).lstrip(".")[:LONGEST_NAME]
     if name != whole:
         # What was replaced or cut may have been all that tells the run from another.
         name = f"{name}~{hashlib.sha1(whole.encode()).hexdigest()[:8]}"

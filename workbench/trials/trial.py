@@ -8,8 +8,9 @@ seeds are run in pairs, one run of each arm and one of the baseline. After a pai
 at the answer (`workbench.trials.answer`), and an arm whose answer is known gets no further seeds.
 
 On disk, under the output directory: `trial.json`, what is compared and how; `tuning` and `runs`,
-the records; `logs`. Everything else follows from the records. The same call therefore goes on
-after any death, and a call with other settings or with an edited class is refused.
+the records; `logs`. Everything else follows from the records (`workbench.trials.state`). The same
+call therefore goes on after any death, and a call with other settings or with an edited class is
+refused.
 """
 
 from __future__ import annotations
@@ -27,33 +28,26 @@ from typing import Any
 
 import pandas as pd
 
-from workbench import config
-from workbench.analysis.courses import UNITS, Course, Unit, each, name_of, read
+from workbench.analysis.curves import Curve, each, read
 from workbench.analysis.sequential import ALPHA
-from workbench.analysis.targets import rising
 from workbench.labs import Lab
 from workbench.records import Record, load
 from workbench.records.files import read_ordinary, replacing
 from workbench.records.tables import reading
 from workbench.trials import engine, tuning
 from workbench.trials.answer import Answer
-from workbench.trials.answer import answers as find_answers
-from workbench.trials.answer import table as answer_table
-from workbench.trials.arms import LOGS, Carried, carried_lab
-from workbench.trials.arms import arms as made_arms
-from workbench.trials.cases import KEPT_COLUMNS, Case, prepare
-from workbench.trials.tuning import FIRST_SEED, LEAST_GAIN, Point, Tuning
+from workbench.trials.arms import make_arms
+from workbench.trials.cases import Case, prepare
+from workbench.trials.fingerprints import pickle_lab
+from workbench.trials.state import Settings, TrialRun, TrialState, choose_lab, plan_looks
+from workbench.trials.tuning import FIRST_SEED, Point
 from workbench.utils.descriptions import describe, differences
+from workbench.utils.labels import LOGS, to_folder
 from workbench.utils.numbers import duration
-from workbench.utils.validation import instance_of, number, one_of, share, shown, whole_number
 
 PLAN = "trial.json"
 LOCK = "trial.lock"
 DIVERGED = "NonFinite"  # how the outcome begins of a run whose loss was not finite
-EVALUATIONS = 4  # of a tuning run, beside the one before round 1
-FINAL_EVALUATIONS = 5  # of a run of the comparison
-TUNING_SAMPLES = 8  # at most, to each held-out problem: evaluations take half of a short run's time
-SOLVED = 0.95  # an accuracy from which on a lab has nothing left to learn
 
 
 def trial(arms: Any, **options: Any) -> Trial:
@@ -143,126 +137,82 @@ class Trial:
         report: Callable[[str], Any] = print,
     ) -> None:
         engine.check_arguments(jobs, ray, gpus)
-        whole_number("rounds", rounds, EVALUATIONS)
-        whole_number("tuning_seeds", tuning_seeds, 1, 1000)
-        whole_number("problems_per_round", problems_per_round, 1)
-        whole_number("first_seed", first_seed, 0, FIRST_SEED // 2)
-        one_of("columns", columns, KEPT_COLUMNS)
-        if target is not None:
-            share("target", target, zero=False)
-        if evaluate_every is not None:
-            whole_number("evaluate_every", evaluate_every, 1)
-        number("level", level, above=0, below=1)
-        self.arms = {arm.label: arm for arm in made_arms(arms, against)}
-        self.baseline = next(iter(self.arms))
-        self.lab = _checked_lab(lab)
-        self.measure = _checked_measure(measure)
-        self.looks = _looks(seeds)
-        self.level = level
-        self.rounds = rounds
-        self.given_target = target
-        self.evaluate_every = evaluate_every
-        self.columns = columns
-        self.problems_per_round = problems_per_round
+        lab = choose_lab(lab)
         steps = mini_batches if isinstance(mini_batches, Iterable) else [mini_batches]
-        self.coarse = tuning.coarse_grid(self.lab.learning_rate, rates, steps)
-        self.first_seed = first_seed
-        self.tuning_seeds = [FIRST_SEED + first_seed + i for i in range(tuning_seeds)]
+        self.settings = Settings(
+            arms={arm.label: arm for arm in make_arms(arms, against)},
+            lab=lab,
+            measure=measure,
+            target=target,
+            rounds=rounds,
+            looks=plan_looks(seeds),
+            coarse=tuning.coarse_grid(lab.learning_rate, rates, steps),
+            n_tuning_seeds=tuning_seeds,
+            first_seed=first_seed,
+            problems_per_round=problems_per_round,
+            evaluate_every=evaluate_every,
+            columns=columns,
+            level=level,
+        )
         self.out = Path(out).absolute()
         self._workers: Any = {"jobs": jobs, "ray": ray, "gpus": gpus, "report": report}
         self._at_once = jobs or engine.cores()
-        self._say = report
-        self._carried = {label: arm.carried() for label, arm in self.arms.items()}
+        self._report_line = report
+        self._methods = {label: arm.pickle() for label, arm in self.settings.arms.items()}
         # Once here, so that no run has to look through the answers again.
-        self.lab.check_answers()
-        self._carried_lab = carried_lab(self.lab)
-        quick = dataclasses.replace(self.lab, samples=min(self.lab.samples, TUNING_SAMPLES))
-        # `replace` takes the config away, which alone says which model it is.
-        if self.lab.config is not None:
-            quick = quick.described({**self.lab.config, "samples": quick.samples})
-        self._tuning_lab = carried_lab(quick)
-        baseline = self.arms[self.baseline].fingerprint
-        self.same = [
-            label
-            for label, arm in self.arms.items()
-            if label != self.baseline and arm.fingerprint == baseline
-        ]
-        self.failed: dict[str, str] = {}
-        self._shown: tuple[Any, Any] = (None, None)  # the figure, and its place in a notebook
-        # Of runs that are over, by name, so that none is read twice; None for one that diverged.
-        self._courses: dict[str, Course | None] = {}
+        lab.check_answers()
+        self._lab = pickle_lab(lab)
+        self._tuning_lab = pickle_lab(self.settings.tuning_lab)
+        self._found: dict[TrialRun, Curve | None] = {}  # so that no run is read twice
+        self._failed: dict[str, str] = {}
+        self._state = self.make_state()
+        self._figure: tuple[Any, Any] = (None, None)  # and its place in a notebook
+        self._seconds: list[float] = []  # of the runs that this call has made
         # Other trials beside this one, whose runs are used where they are the same.
         plans = sorted(self.out.parent.glob(f"*/{PLAN}"))
         self._beside = [plan.parent for plan in plans if plan.parent != self.out]
-        self._seconds: list[float] = []  # of the runs that this call has made
         self._check_directory()
         self._check_arms()
 
-    # What is recorded
+    # What is known
+
+    def make_state(self) -> TrialState:
+        """The state by what was found so far."""
+        return TrialState(self.settings, dict(self._found), dict(self._failed))
+
+    def look(self) -> TrialState:
+        """The state by what is on the disk now. Each run that is over is read once."""
+        while True:
+            over = {}
+            for run in self._state.to_look_for:
+                case = self._find(run)
+                if case is not None:
+                    over[run] = None if _diverged(case) else _curve_of(case)
+            if not over:
+                return self._state
+            # What was found may show which runs count next, and these may be there as well.
+            self._found |= over
+            self._state = self.make_state()
 
     @property
     def target(self) -> float | None:
         """The accuracy that costs are counted to; None before it is known."""
-        if self.given_target is not None:
-            return self.given_target
-        runs, missing = self._tuning_runs(self.baseline)
-        if missing:
-            return None
-        return tuning.default_target(runs, self.tuning_seeds, self.measure)
-
-    @property
-    def tunings(self) -> dict[str, Tuning]:
-        """The tuning of each arm, by label, as far as it is complete."""
-        target = self.target
-        if target is None:
-            return {}
-        found = {}
-        for label in self._compared():
-            runs, missing = self._tuning_runs(label)
-            if not missing:
-                found[label] = tuning.tuned(label, runs, self.tuning_seeds, target, self.measure)
-        return found
+        return self.look().target
 
     @property
     def tuning(self) -> pd.DataFrame:
         """A row a tuning run: arm, learning rate, seed, cost to the target, accuracies."""
-        curves = [found.curve.assign(arm=label) for label, found in self.tunings.items()]
-        if not curves:
-            return pd.DataFrame()
-        frame = pd.concat(curves, ignore_index=True)
-        return frame[["arm", *frame.columns.drop("arm")]]
+        return self.look().tuning_table.copy()
 
     @property
     def records(self) -> dict[str, dict[int, Record]]:
         """The records of the comparison, by label and seed, as far as they are complete."""
-        found: dict[str, dict[int, Record]] = {}
-        for label, tuned in self.tunings.items():
-            found[label] = {}
-            for seed in range(self.first_seed, self.first_seed + self.looks[-1]):
-                case = self._final(label, tuned, seed)
-                course = self._courses[case.name] if self._is_over(case) else None
-                if course is not None:
-                    found[label][seed] = load(course.path)
-        return found
+        return self.look().records
 
     @property
     def answers(self) -> dict[str, Answer]:
         """What is known of each arm that was tuned, by label."""
-        target = self.target
-        records = self.records
-        baseline = records.pop(self.baseline, {})
-        if target is None or not baseline:
-            return {}
-        return find_answers(
-            records,
-            baseline,
-            target=target,
-            measure=self.measure,
-            baseline=self.baseline,
-            looks=self.looks,
-            level=self.level,
-            tuned=True,
-        )
+        return self.look().answers
 
     @property
     def table(self) -> pd.DataFrame:
@@ -271,43 +221,14 @@ class Trial:
         The verdict is that of `answer.Answer`; or "same" for the baseline under another name,
         "collapsed" for an arm that no learning rate made better, and "failed".
         """
-        rows = answer_table(self.answers)
-        tunings = self.tunings
-        of_rows = [tunings[label] for label in rows["arm"]]
-        rows["rate_low"] = [tuned.low for tuned in of_rows]
-        rows["rate_high"] = [tuned.high for tuned in of_rows]
-        rows["mini_batches"] = [tuned.best.mini_batches for tuned in of_rows]
-        rows["at_edge"] = [tuned.at_edge for tuned in of_rows]
-        rows["collapsed"] = [tuned.collapsed for tuned in of_rows]
-        put_aside = self._put_aside()
-        rows = rows[~rows["arm"].isin(put_aside)]
-        aside = [
-            {"arm": label, "verdict": verdict, "seeds": 0, "sentence": sentence}
-            for label, (verdict, sentence) in put_aside.items()
-        ]
-        if not aside:
-            return rows
-        return pd.DataFrame([*rows.to_dict("records"), *aside], columns=rows.columns)
-
-    def _put_aside(self) -> dict[str, tuple[str, str]]:
-        """The arms without runs of the comparison: verdict and sentence, by label."""
-        found = {}
-        for label in self.same:
-            found[label] = "same", f"{label} is {self.baseline} under another name."
-        for label, tuned in self.tunings.items():
-            if not tuned.works:
-                found[label] = "collapsed", f"{tuned}, so that it was not compared."
-        for label, error in self.failed.items():
-            found[label] = "failed", f"{label} failed: {error}."
-        return found
+        return self.look().table.copy()
 
     def __str__(self) -> str:
-        sentences = list(self.table["sentence"])
-        return "\n".join(sentences) or f"{self!r}: nothing is known yet"
+        return "\n".join(self.table["sentence"]) or f"{self!r}: nothing is known yet"
 
     def __repr__(self) -> str:
-        others = ", ".join(label for label in self.arms if label != self.baseline)
-        return f"Trial({others} against {self.baseline}, out={str(self.out)!r})"
+        baseline, *others = self.settings.arms
+        return f"Trial({', '.join(others)} against {baseline}, out={str(self.out)!r})"
 
     def _repr_html_(self) -> str:
         from html import escape
@@ -330,7 +251,7 @@ class Trial:
         """
         from workbench.plots import trial as draw
 
-        return draw(**self._found(), figure=figure)
+        return draw(**self._results(), figure=figure)
 
     def report(self, path: Any) -> Path:
         """Write what was found and why as one HTML file, and return where it is.
@@ -346,88 +267,67 @@ class Trial:
         """
         from workbench.reports import trial as write
 
-        return write(path=path, **self._found())
+        return write(path=path, **self._results())
 
-    def _found(self) -> dict[str, Any]:
+    def _results(self) -> dict[str, Any]:
         """What figure and report are made of."""
-        records = self.records
-        if not records.get(self.baseline):
+        state = self.look()
+        baseline = self.settings.baseline
+        if not state.records.get(baseline):
             raise ValueError(f"out={str(self.out)!r}: no run of the comparison is complete yet")
         return {
-            "records": records,
-            "table": self.table,
-            "tuning": self.tuning,
-            "baseline": self.baseline,
-            "target": self.target,
-            "measure": self.measure,
+            "records": state.records,
+            "table": state.table,
+            "tuning": state.tuning_table,
+            "baseline": baseline,
+            "target": state.target,
+            "measure": self.settings.measure,
         }
 
     # Making the runs
 
     def run(self) -> Trial:
         """Make the runs that are missing, until the answer is known for every arm."""
-        self.failed.clear()
-        with engine.only_one(self.out / LOCK, self._say):
+        self._failed.clear()
+        self._state = self.make_state()
+        with engine.only_one(self.out / LOCK, self._report_line):
             # Again, since another call may have written its plan in the meantime.
             self._check_directory()
             self._write_plan()
-            for label in self.same:
-                self._say(f"{label} is {self.baseline} under another name, so no run is made")
-            if len(self._compared()) < 2:
+            baseline = self.settings.baseline
+            for label in self.settings.same:
+                self._report_line(f"{label} is {baseline} under another name, so no run is made")
+            if len(self._state.compared) < 2:
                 return self
-            with engine.at_work(**self._workers, ended=self._ended) as work_off:
-                self._tune(work_off)
-                self._compare(work_off)
-        made = [course for course in self._courses.values() if course is not None]
-        used = sum(not course.path.is_relative_to(self.out) for course in made)
+            with engine.at_work(**self._workers, ended=self._end) as work_off:
+                self._make_runs(work_off)
+        made = [curve for curve in self._found.values() if curve is not None]
+        used = sum(not curve.path.is_relative_to(self.out) for curve in made)
         if used:
-            self._say(f"{used} runs of trials beside this one were used again")
+            self._report_line(f"{used} runs of trials beside this one were used again")
         return self
 
-    def _tune(self, work_off: Callable[[Sequence[Case]], None]) -> None:
-        """Make the tuning runs of all arms, stage by stage."""
+    def _make_runs(self, work_off: Callable[[Sequence[Case]], None]) -> None:
+        """Look, make the runs that are missing, and look again."""
+        is_tuned = False
         while True:
-            self._check_target()
-            recorded = 0
-            cases = []
-            for label in self._compared():
-                runs, missing = self._tuning_runs(label)
-                recorded += len(runs)
-                cases += [self._tuning(label, point, seed) for point, seed in missing]
-            if not cases:
-                break
-            total = len(self._compared()) * tuning.effort(self.coarse, self.tuning_seeds)
-            self._say(
-                f"tuning: {recorded} of {total} runs are recorded; {self._time(total - recorded)}"
-            )
-            work_off(cases)
-        for found in self.tunings.values():
-            self._say(str(found))
-
-    def _compare(self, work_off: Callable[[Sequence[Case]], None]) -> None:
-        """Make pairs of fresh seeds until the answer is known for every arm."""
-        least, most = self.looks[0], self.looks[-1]
-        while waiting := self._undecided():
-            records = self.records
-            labels = [self.baseline, *waiting]
-            have = min(len(records[label]) for label in labels)
-            # As many pairs as there are workers for, and up to the first look in any case.
-            at_once = max(1, self._at_once // len(labels))
-            wanted = min(max(least, have + at_once), most)
-            cases = [
-                self._final(label, self.tunings[label], seed)
-                for seed in range(self.first_seed, self.first_seed + wanted)
-                for label in labels
-                if seed not in records[label]
-            ]
-            left = sum(most - len(records[label]) for label in labels)
-            self._say(
-                f"comparison to an accuracy of {self.target:.2f}: {have} pairs are recorded, of "
-                f"{least} to {most}; {self._time(left)}"
-            )
-            work_off(cases)
-            self._say(str(self))
-            self._redraw()
+            state = self.look()
+            if not is_tuned:
+                state.check_target()
+            runs = state.next_runs(self._at_once)
+            compares = not runs or runs[0].seed < FIRST_SEED
+            if compares and not is_tuned:
+                is_tuned = True
+                for found in state.tunings.values():
+                    self._report_line(str(found))
+            if not runs:
+                return
+            text, left = state.progress()
+            self._report_line(f"{text}; {self._time(left)}")
+            work_off([self.case(run) for run in runs])
+            if compares:
+                self._report_line(str(self))
+                self._redraw()
 
     def _redraw(self) -> None:
         """Show the figure in a notebook, in the place of the one of the look before."""
@@ -435,39 +335,34 @@ class Trial:
         if "IPython" in sys.modules:
             from workbench.plots.curves import redraw
 
-            self._shown = redraw(self.plot, *self._shown)
+            self._figure = redraw(self.plot, *self._figure)
 
-    def _undecided(self) -> list[str]:
-        """The arms for which further seeds are needed."""
-        answers = self.answers
-        return [
-            label
-            for label, tuned in self.tunings.items()
-            if label in self._compared() and label != self.baseline and tuned.works
-            if not (label in answers and answers[label].known)
-        ]
-
-    def _ended(self, case: Case) -> None:
+    def _end(self, case: Case) -> None:
         """Take note of a run that has ended; an arm that cannot run is put aside."""
         outcome = case.outcome
+        values = case.values
+        label = values["label"]
         if outcome["status"] == "done":
             self._seconds.append(outcome["seconds"])
-            # It may have failed in an earlier call.
-            self._courses.pop(case.name, None)
+            point = Point(values["learning_rate"], values["mini_batches"])
+            run = TrialRun(label, point, values["seed"])
+            if run in self._found:  # it diverged in an earlier call
+                del self._found[run]
+                self._state = self.make_state()
             return
-        label = case.values["label"]
         # That a tuning run diverged at its rate is an answer too.
-        if label in self.failed or (_diverged(case) and case.values["seed"] >= FIRST_SEED):
+        if label in self._failed or (_diverged(case) and values["seed"] >= FIRST_SEED):
             return
-        self.failed[label] = outcome["error"]
-        said = (
+        self._failed[label] = outcome["error"]
+        self._state = self.make_state()
+        message = (
             f"{label}: {case.name} failed: {outcome['error']}; its log is "
             f"{os.path.relpath(case.logs)}/log.txt. The same call goes on once that is mended; "
             "an arm whose code was edited needs another label"
         )
-        if label == self.baseline or len(self._compared()) < 2:
-            raise ValueError(said)
-        self._say(f"{said}; the other arms go on")
+        if label == self.settings.baseline or len(self._state.compared) < 2:
+            raise ValueError(message)
+        self._report_line(f"{message}; the other arms go on")
 
     def _time(self, runs: int) -> str:
         """How many runs are left, and how long they take at the pace of those of this call."""
@@ -476,101 +371,26 @@ class Trial:
         seconds = statistics.mean(self._seconds) * math.ceil(runs / self._at_once)
         return f"at most {runs} to make, about {duration(seconds)} as runs take here now"
 
-    def _check_target(self) -> None:
-        """ValueError as soon as it is clear that the baseline gives no target, or misses it."""
-        runs, missing = self._tuning_runs(self.baseline)
-        courses = [course for course in runs.values() if course is not None]
-        if not courses:
-            if missing:
-                return
-            raise ValueError(
-                f"{self.baseline}: the loss of every tuning run was not finite; try lower rates"
-            )
-        start = max(float(course.scores[0]) for course in courses)
-        if start >= SOLVED:
-            raise ValueError(
-                f"lab {self.lab.name!r}: it is exhausted: {self.baseline} begins at an accuracy of "
-                f"{start:.2f}, so nothing is left to learn; take harder problems"
-            )
-        given = self.given_target
-        if given is not None and start >= given:
-            raise ValueError(
-                f"target={given:g}: runs begin at {start:.2f}; the target must lie above that"
-            )
-        if missing:
-            return
-        best = max(float(rising(course.scores)[-1]) for course in courses)
-        if given is not None and best < given:
-            raise ValueError(
-                f"target={given:g}: {self.baseline} reaches {best:.2f} in {self.rounds} rounds at "
-                "its best learning rate; choose a lower target, or more rounds"
-            )
-        # A fresh run that begins above the target, by the luck of its evaluation, says nothing.
-        luck = 3 * math.sqrt(0.25 / (len(self.lab.held_out or ()) * self.lab.samples))
-        if given is None and self.target < start + max(LEAST_GAIN, luck):
-            raise ValueError(
-                f"{self.baseline}: at no learning rate did its accuracy rise far enough above its "
-                f"start of {start:.2f} (best {best:.2f}), so there is no target; try other rates, "
-                "more rounds, more held-out problems or another lab"
-            )
+    # Its runs on disk
 
-    # Which runs there are
+    def case(self, run: TrialRun) -> Case:
+        """A run with its parameters and its directories."""
+        tunes = run.seed >= FIRST_SEED
+        folder = to_folder(run.label)
+        place = f"tuning/{folder}/{run.point.name}" if tunes else f"runs/{folder}"
+        name = f"{place}/seed-{run.seed}"
+        return Case(
+            name,
+            self.settings.values(*run),
+            self.out / name,
+            self.out / LOGS / name,
+            method=self._methods[run.label],
+            lab=self._tuning_lab if tunes else self._lab,
+        )
 
-    def _compared(self) -> list[str]:
-        """The labels of the arms that are run, the baseline first."""
-        return [label for label in self.arms if label not in (*self.same, *self.failed)]
-
-    def _tuning_runs(
-        self, label: str
-    ) -> tuple[dict[tuple[Point, int], Course | None], list[tuple[Point, int]]]:
-        """The tuning runs of an arm that are over, and those that it needs next."""
-        target = self._first_target()
-        runs: dict[tuple[Point, int], Course | None] = {}
-        while True:
-            if target is None:
-                # What comes after the coarse grid depends on the target.
-                missing = [run for run in self._coarse_runs() if run not in runs]
-            else:
-                costs = {run: self._cost(course, target) for run, course in runs.items()}
-                missing = tuning.next_runs(costs, self.coarse, self.tuning_seeds)
-            over = self._over(label, missing)
-            if not over:
-                return runs, missing
-            runs |= over
-
-    def _coarse_runs(self) -> list[tuple[Point, int]]:
-        """The runs with which the tuning of every arm begins."""
-        return [(point, self.tuning_seeds[0]) for point in self.coarse]
-
-    def _over(
-        self, label: str, runs: Iterable[tuple[Point, int]]
-    ) -> dict[tuple[Point, int], Course | None]:
-        """Those of some tuning runs of an arm that are over."""
-        cases = {run: self._tuning(label, *run) for run in runs}
-        return {run: self._courses[case.name] for run, case in cases.items() if self._is_over(case)}
-
-    def _first_target(self) -> float | None:
-        """The target by which all arms choose the rates that get further runs.
-
-        The baseline's own target is known only once its tuning is complete. Until then, and
-        afterwards for this purpose, what its runs on the coarse grid reached stands in its place,
-        so that the baseline and an arm that is the same choose the same rates.
-        """
-        if self.given_target is not None:
-            return self.given_target
-        over = self._over(self.baseline, self._coarse_runs())
-        if len(over) < len(self.coarse):
-            return None
-        return tuning.default_target(over, self.tuning_seeds[:1], self.measure)
-
-    def _cost(self, course: Course | None, target: float) -> float:
-        """What tuning makes small: the logarithm of the cost to a target."""
-        return math.inf if course is None else tuning.log_cost(course, target, self.measure)
-
-    def _is_over(self, case: Case) -> bool:
-        """Whether a run is made, or diverged; ValueError for another run in its place."""
-        if case.name in self._courses:
-            return True
+    def _find(self, run: TrialRun) -> Case | None:
+        """A run that is made, or diverged, here or in a trial beside this one."""
+        case = self.case(run)
         for folder in (self.out, *self._beside):
             logs = folder / LOGS / case.name
             made = dataclasses.replace(case, record=folder / case.name, logs=logs)
@@ -578,82 +398,26 @@ class Trial:
                 continue
             # The fingerprint is that of method, lab, seed and all settings.
             if made.outcome["fingerprint"] == case.fingerprint():
-                course = None
-                if not _diverged(made):
-                    [course] = each(read([load(made.record)]))
-                self._courses[case.name] = course
-                return True
+                return made
             if folder == self.out:
                 raise ValueError(
                     f"out={str(self.out)!r}: {case.name} was made there by another definition of "
-                    f"{case.values['label']!r} or with other settings; name another directory, or "
-                    "give the arm another label"
+                    f"{run.label!r} or with other settings; name another directory, or give the "
+                    "arm another label"
                 )
-        return False
-
-    def _tuning(self, label: str, point: Point, seed: int) -> Case:
-        """A run of the tuning."""
-        name = f"tuning/{label}/{point.name}/seed-{seed}"
-        every = max(1, self.rounds // EVALUATIONS)
-        return self._case(name, label, point, seed, every, self._tuning_lab, "none")
-
-    def _final(self, label: str, tuned: Tuning, seed: int) -> Case:
-        """A run of the comparison."""
-        name = f"runs/{label}/seed-{seed}"
-        every = self.evaluate_every or max(1, self.rounds // FINAL_EVALUATIONS)
-        return self._case(name, label, tuned.best, seed, every, self._carried_lab, self.columns)
-
-    def _case(
-        self,
-        name: str,
-        label: str,
-        point: Point,
-        seed: int,
-        evaluate_every: int,
-        lab: Carried,
-        columns: str,
-    ) -> Case:
-        # What the baseline samples in its rounds, every run samples at least.
-        sampled = self.arms[self.baseline].method.allocator.sampled()
-        values = {
-            "label": label,
-            "seed": seed,
-            "rounds": self.rounds,
-            "rollouts": sampled and self.rounds * self.problems_per_round * sampled.n,
-            "learning_rate": point.learning_rate,
-            "mini_batches": point.mini_batches,
-            "problems_per_round": self.problems_per_round,
-            "evaluate_every": evaluate_every,
-            "columns": columns,
-        }
-        logs = self.out / LOGS / name
-        return Case(name, values, self.out / name, logs, own=self._carried[label], lab=lab)
+        return None
 
     # The plan on disk
 
     def _plan(self) -> dict[str, Any]:
         return {
-            "settings": {
-                "baseline": self.baseline,
-                "lab": self.lab.description(),
-                "lab_digest": self._carried_lab.fingerprint,
-                "measure": _text_of(self.measure),
-                "target": self.given_target,
-                "rounds": self.rounds,
-                "looks": list(self.looks),
-                "level": self.level,
-                "grid": [point.name for point in self.coarse],
-                "tuning_seeds": len(self.tuning_seeds),
-                "first_seed": self.first_seed,
-                "problems_per_round": self.problems_per_round,
-                "evaluate_every": self.evaluate_every,
-            },
+            "settings": {**self.settings.describe(), "lab_digest": self._lab.fingerprint},
             "arms": {
                 label: {
                     "method": describe(arm.method),
-                    "fingerprint": self._carried[label].fingerprint,
+                    "fingerprint": self._methods[label].fingerprint,
                 }
-                for label, arm in self.arms.items()
+                for label, arm in self.settings.arms.items()
             },
         }
 
@@ -664,21 +428,19 @@ class Trial:
         ours = json.loads(json.dumps(self._plan()))
         theirs = self._recorded_plan() or ours
         theirs["settings"].setdefault("first_seed", 0)  # plans of earlier versions have none
-        different = differences(ours["settings"], theirs["settings"])
+        # Further arms may join.
+        both = ours["arms"].keys() & theirs["arms"].keys()
+        plans = [
+            plan["settings"] | {f"arm {label!r}": plan["arms"][label] for label in sorted(both)}
+            for plan in (ours, theirs)
+        ]
+        different = differences(*plans)
         if different:
             raise ValueError(
-                f"out={str(self.out)!r} holds a trial of other settings (asked for, recorded): "
-                f"{'; '.join(different[:3])}; name another directory"
+                f"out={str(self.out)!r} holds another trial (asked for, recorded): "
+                f"{'; '.join(different[:3])}; name another directory, or give an arm that was "
+                "edited another label"
             )
-        for label, arm in ours["arms"].items():
-            known = theirs["arms"].get(label, arm)
-            if known != arm:
-                changed = differences(arm["method"], known["method"])
-                what = "; ".join(changed[:3]) or "its code was edited since"
-                raise ValueError(
-                    f"out={str(self.out)!r}: {label!r} was another arm there (now, recorded): "
-                    f"{what}; give it another label, or name another directory"
-                )
 
     def _write_plan(self) -> None:
         """Write what is compared and how; arms of earlier calls stay in it."""
@@ -698,9 +460,10 @@ class Trial:
 
     def _check_arms(self) -> None:
         """ValueError for an arm that cannot run, by what can be seen without running it."""
-        for label in self._compared():
+        settings = self.settings
+        for label in self._state.compared:
             try:
-                prepare(self._tuning(label, self.coarse[0], self.tuning_seeds[0]))
+                prepare(self.case(TrialRun(label, settings.coarse[0], settings.tuning_seeds[0])))
             except ValueError as error:
                 raise ValueError(f"arm {label!r}: {error}") from None
 
@@ -709,43 +472,10 @@ class Trial:
 trial.__signature__ = inspect.signature(Trial)  # type: ignore[attr-defined]
 
 
-def _checked_lab(lab: Any) -> Lab:
-    if lab is None or isinstance(lab, str):
-        lab = config.lab(lab or "tiny")
-    instance_of("lab", lab, Lab, "labs.tiny()")
-    if lab.held_out is None:
-        raise ValueError("lab: held-out problems are needed, on which the arms are compared")
-    return lab
-
-
-def _checked_measure(measure: Any) -> Any:
-    if measure == "seconds":
-        raise ValueError(
-            "measure='seconds': seconds of two runs depend on what else ran beside them; take a "
-            "cost.CostModel, or 'rollouts' or 'flops'"
-        )
-    if isinstance(measure, str):
-        one_of("measure", measure, [unit for unit in UNITS if unit != "seconds"])
-    elif not callable(getattr(measure, "per_round", None)):
-        raise ValueError(f"measure={shown(measure)}: 'rollouts' or a cost.CostModel is needed")
-    return measure
-
-
-def _text_of(measure: str | Unit) -> str:
-    """What tells a measure from every other one, also from a cost model of the same name."""
-    return repr(measure) if dataclasses.is_dataclass(measure) else name_of(measure)
-
-
-def _looks(seeds: Any) -> tuple[int, ...]:
-    """After how many pairs of seeds the trial is looked at."""
-    ends = tuple(seeds) if isinstance(seeds, (tuple, list)) else (seeds, seeds)
-    for end in ends:
-        # One pair has no interval. Fresh seeds, from `first_seed` on, stay below those of tuning.
-        whole_number("seeds", end, 2, FIRST_SEED // 2)
-    if len(ends) != 2 or ends[0] > ends[1]:
-        raise ValueError(f"seeds={shown(seeds)}: the fewest and the most pairs are needed")
-    least, most = ends
-    return tuple(range(least, most + 1))
+def _curve_of(case: Case) -> Curve:
+    """The learning curve of a run that is made."""
+    [curve] = each(read([load(case.record)]))
+    return curve
 
 
 def _diverged(case: Case) -> bool:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.courses import Course, Unit
+from workbench.analysis.curves import Curve, Unit
 from workbench.analysis.targets import crossing, rising
 from workbench.utils.numbers import to_digits
 from workbench.utils.validation import positive_number, shown, whole_number
@@ -198,18 +198,20 @@ def _complete(stages: Sequence[Sequence[Run]], costs: Costs) -> bool:
 # What a run is worth
 
 
-def log_cost(course: Course, target: float, unit: str | Unit) -> float:
+def log_cost(curve: Curve | None, target: float, unit: str | Unit) -> float:
     """The logarithm of what a run spends to the target.
 
     A run that does not reach it is taken to go on at the pace that it had; infinite where it ends
-    no higher than it began.
+    no higher than it began, and for None, a run whose loss was not finite.
     """
-    places = course.places(unit)
-    fit = rising(course.scores)
+    if curve is None:
+        return math.inf
+    places = curve.places(unit)
+    fit = rising(curve.scores)
     if fit[0] >= target:
         # A single noisy evaluation, since a target lies above where runs begin.
         return math.log(places[1])
-    crossed = crossing(places, course.scores, target)
+    crossed = crossing(places, curve.scores, target)
     if crossed.reached:
         return math.log(crossed.place)
     gained = fit[-1] - fit[0]
@@ -218,10 +220,15 @@ def log_cost(course: Course, target: float, unit: str | Unit) -> float:
     return math.log(crossed.place * (target - fit[0]) / gained)
 
 
-def score_at_share(course: Course, unit: str | Unit) -> float:
-    """The accuracy after three fifths of what a run spent, on the rising fit of its curve."""
-    places = course.places(unit)
-    return float(np.interp(SHARE * places[-1], places, rising(course.scores)))
+def score_at_share(curve: Curve | None, unit: str | Unit) -> float:
+    """The accuracy after three fifths of what a run spent, on the rising fit of its curve.
+
+    Minus infinity for None.
+    """
+    if curve is None:
+        return -math.inf
+    places = curve.places(unit)
+    return float(np.interp(SHARE * places[-1], places, rising(curve.scores)))
 
 
 @dataclass(frozen=True)
@@ -244,7 +251,7 @@ class Tuning:
     collapsed : float
         The share of runs that ended below where they began, or broke off since the loss was not
         finite.
-    curve : DataFrame
+    runs : DataFrame
         A row a run: learning_rate, mini_batches, seed, cost (to the target, extrapolated where it
         was not reached), reached, start, end (accuracies) and collapsed.
     """
@@ -256,7 +263,7 @@ class Tuning:
     high: float
     at_edge: bool
     collapsed: float
-    curve: pd.DataFrame
+    runs: pd.DataFrame
 
     @property
     def learning_rate(self) -> float:
@@ -270,18 +277,18 @@ class Tuning:
         return (
             f"{self.label}: best at a learning rate of {self.learning_rate:g}{edge}, and as good "
             f"within a tenth from {self.low:g} to {self.high:g}; {self.collapsed:.0%} of "
-            f"{len(self.curve)} runs collapsed"
+            f"{len(self.runs)} runs collapsed"
         )
 
     @property
     def works(self) -> bool:
         """Whether any learning rate made the arm better than it began."""
-        return bool(np.isfinite(self.curve["cost"]).any())
+        return bool(np.isfinite(self.runs["cost"]).any())
 
 
-def tuned(
+def choose_rate(
     label: str,
-    runs: Mapping[Run, Course | None],
+    runs: Mapping[Run, Curve | None],
     seeds: Sequence[int],
     target: float,
     unit: str | Unit,
@@ -291,7 +298,7 @@ def tuned(
     Parameters
     ----------
     label : str
-    runs : dict from (point, seed) to Course
+    runs : dict from (point, seed) to Curve
         None for a run whose loss was not finite.
     seeds : list of int
         Those of the tuning.
@@ -300,21 +307,21 @@ def tuned(
     """
     rows = []
     costs = {}
-    for (point, seed), course in runs.items():
-        costs[point, seed] = math.inf if course is None else log_cost(course, target, unit)
+    for (point, seed), curve in runs.items():
+        costs[point, seed] = log_cost(curve, target, unit)
         # What is not finite has no scores.
-        scores = np.full(2, np.nan) if course is None else course.scores
+        scores = np.full(2, np.nan) if curve is None else curve.scores
         row = {
             **point._asdict(),
             "seed": seed,
             "cost": math.exp(costs[point, seed]),
-            "reached": course is not None and bool(rising(scores)[-1] >= target),
+            "reached": curve is not None and bool(rising(scores)[-1] >= target),
             "start": float(scores[0]),
             "end": float(scores[-1]),
             "collapsed": not scores[-1] >= scores[0],
         }
         rows.append(row)
-    curve = pd.DataFrame(rows).sort_values(["mini_batches", "learning_rate", "seed"])
+    table = pd.DataFrame(rows).sort_values(["mini_batches", "learning_rate", "seed"])
     tried = best_tried(costs, seeds)
     beside = sorted({point for point, _ in runs if point.mini_batches == tried.mini_batches})
     limit = mean_cost(costs, tried, seeds) + math.log(NEAR)
@@ -334,8 +341,8 @@ def tuned(
         min(rates[low], best.learning_rate),
         max(rates[high], best.learning_rate),
         best.learning_rate in (rates[0], rates[-1]),
-        float(curve["collapsed"].mean()),
-        curve.reset_index(drop=True),
+        float(table["collapsed"].mean()),
+        table.reset_index(drop=True),
     )
 
 
@@ -408,14 +415,14 @@ def lowest(costs: Costs, tried: Point) -> Point:
 
 
 def default_target(
-    runs: Mapping[Run, Course | None], seeds: Sequence[int], unit: str | Unit
+    runs: Mapping[Run, Curve | None], seeds: Sequence[int], unit: str | Unit
 ) -> float:
     """What the baseline reaches after three fifths of its budget, at the best of its rates.
 
     Parameters
     ----------
     runs, seeds, unit
-        As in `tuned`.
+        As in `choose_rate`.
 
     Returns
     -------
@@ -423,12 +430,7 @@ def default_target(
         With two digits after the point, rounded down.
     """
     scores = {
-        point: np.mean(
-            [
-                -math.inf if (course := runs[point, seed]) is None else score_at_share(course, unit)
-                for seed in seeds
-            ]
-        )
+        point: np.mean([score_at_share(runs[point, seed], unit) for seed in seeds])
         for point, _ in runs
         if all((point, seed) in runs for seed in seeds)
     }

@@ -17,9 +17,10 @@ from typing import Any
 COMPILERS = ("cc", "gcc", "clang")
 NVIDIA_SMI = (
     "nvidia-smi",
-    "--query-gpu=index,uuid,name,memory.total,memory.free,driver_version",
+    "--query-gpu=index,uuid,name,memory.total,memory.free,driver_version,compute_cap",
     "--format=csv,noheader,nounits",
 )
+BFLOAT16 = 8  # the first compute capability with it, that of the A100
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -56,8 +57,8 @@ def gpus() -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        name, bytes (of memory), free (bytes) and driver of each, as nvidia-smi tells them, within
-        CUDA_VISIBLE_DEVICES. Of a slice of a card they are those of the card.
+        name, bytes (of memory), free (bytes), driver and capability of each, as nvidia-smi tells
+        them, within CUDA_VISIBLE_DEVICES. Of a slice of a card they are those of the card.
     """
     try:
         done = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=30)
@@ -72,24 +73,36 @@ def gpus() -> list[dict[str, Any]]:
     wanted = None if visible is None else [part.strip() for part in visible.split(",")]
     seen = []
     for line in done.stdout.strip().splitlines():
-        index, uuid, name, total, free, driver = (part.strip() for part in line.split(","))
+        index, uuid, name, total, free, driver, capability = map(str.strip, line.split(","))
         is_named = wanted is not None and any(
             part and (uuid.startswith(part) or part.startswith("MIG-")) for part in wanted
         )
         if wanted is None or index in wanted or is_named:
             memory = {"bytes": _bytes_of_mebibytes(total), "free": _bytes_of_mebibytes(free)}
-            seen.append({"name": name, **memory, "driver": driver})
+            seen.append({"name": name, **memory, "driver": driver, "capability": capability})
     return seen
+
+
+def is_before(version: str, major: int) -> bool:
+    """Whether a version has a lower first number; False for "[N/A]" and the like of nvidia-smi."""
+    first = version.partition(".")[0]
+    return first.isdigit() and int(first) < major
 
 
 def no_gpu() -> str | None:
     """Why nothing can be computed on an NVIDIA GPU here; None where it can."""
     if platform.system() != "Linux":
         return f"Linux with an NVIDIA GPU is needed, this is {platform.system()}"
-    if not gpus():
+    seen = gpus()
+    if not seen:
         return (
             "an NVIDIA GPU is needed, and nvidia-smi shows none (no card, no driver, or hidden by "
             "CUDA_VISIBLE_DEVICES)"
+        )
+    if all(is_before(gpu["capability"], BFLOAT16) for gpu in seen):
+        return (
+            f"{seen[0]['name']} has compute capability {seen[0]['capability']}; training needs "
+            "bfloat16, and so 8.0 or later, as A100, L40S and H100 have"
         )
     # A missing torch is no matter of the GPU: `doctor` lists missing packages.
     torch = installed_version("torch") or ""

@@ -7,20 +7,17 @@ made, and when a public function of arrays is called. Code behind that edge trus
 import difflib
 import inspect
 import operator
-import re
 import sys
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 LARGEST_INTEGER = 2**63 - 1  # what an int64 holds
+LARGEST_FILE = 2**32  # bytes of a file of data that is read as a whole
 LONGEST_CAUSE = 300  # characters of another library's message that are passed on
-# What would steer a terminal, and half surrogate pairs, which cannot be written to a report.
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-# The same but for the ends of lines and tabs, as a prompt template has them.
-NOT_TO_BE_SHOWN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 DEEPEST = 64  # levels of lists and dicts in each other; real ones have about eight
 
 
@@ -37,48 +34,42 @@ def shown(value: Any, limit: int = 80) -> str:
 
 
 def cause_of(error: BaseException) -> str:
-    """The first line of an error's message, without characters that would steer a terminal.
-
-    Messages of other libraries quote what is in the file, which a stranger may have written.
-    """
+    """The first line of an error's message, cut where it is long."""
     message = str(error)
     if isinstance(error, OSError) and error.strerror:
         message = error.strerror
     line = next(iter(message.splitlines()), "") or type(error).__name__
-    plain = CONTROL.sub("?", line)
-    return plain if len(plain) <= LONGEST_CAUSE else plain[: LONGEST_CAUSE - 3] + "..."
+    return line if len(line) <= LONGEST_CAUSE else line[: LONGEST_CAUSE - 3] + "..."
 
 
-def plain_data(content: Any, most: int = 10**6) -> None:
-    """Raise ValueError unless something is made of lists, dicts, texts that can be shown, and
-    numbers: at most so many, in at most 64 levels.
+def check_size(path: Path) -> None:
+    """Raise ValueError for a file of more than 4 GiB, before it is opened.
+
+    This is the one limit on what a file of data may cost its reader.
     """
-    # A list of what is left to look at, in place of recursion: an alias of YAML may stand for the
-    # list that it is in, and a few lines of aliases for more entries than fit into the memory.
-    to_look_at = [(content, 1)]
-    entries = 0
-    while to_look_at:
-        value, depth = to_look_at.pop()
-        entries += 1
-        if depth > DEEPEST or entries > most:
-            raise ValueError(
-                f"at most {most} entries are allowed, nested at most {DEEPEST} levels deep"
-            )
-        if isinstance(value, dict):
-            for key in value:
-                if not isinstance(key, str):
-                    raise ValueError(f"the key {shown(key)} is no text")
-            value = [*value, *value.values()]
-        if isinstance(value, list | tuple):
-            to_look_at += [(inner, depth + 1) for inner in value]
-            continue
-        if not isinstance(value, str | bool | int | float | None):
-            raise ValueError(
-                f"{shown(value)} is no plain data; texts, numbers, lists and mappings are needed"
-            )
-        found = NOT_TO_BE_SHOWN.search(value) if isinstance(value, str) else None
-        if found is not None:
-            raise ValueError(f"the text {shown(value)} holds {found[0]!a}, which cannot be shown")
+    if path.stat().st_size > LARGEST_FILE:
+        raise ValueError(f"{path}: it is larger than {LARGEST_FILE // 2**30} GiB")
+
+
+def plain_data(content: Any, depth: int = 1) -> None:
+    """Raise ValueError unless something is made of lists, dicts with texts as keys, texts, numbers,
+    truth values and None, nested at most 64 levels deep.
+    """
+    # A list of YAML may be one of its own entries, and would have no end.
+    if depth > DEEPEST:
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+    if isinstance(content, dict):
+        for key in content:
+            if not isinstance(key, str):
+                raise ValueError(f"the key {shown(key)} is no text")
+        content = list(content.values())
+    if isinstance(content, list | tuple):
+        for value in content:
+            plain_data(value, depth + 1)
+    elif not isinstance(content, str | bool | int | float | None):
+        raise ValueError(
+            f"{shown(content)} is no plain data; texts, numbers, lists and mappings are needed"
+        )
 
 
 def is_number(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 
 from workbench.utils.descriptions import compose, parameters
 from workbench.utils.names import GRADED
-from workbench.utils.validation import cause_of, shown, texts
+from workbench.utils.validation import shown, texts
 
 STATUSES = ("ok", "wrong", "unparsed", "timeout", "crash")
 """What became of a response. `ok`: equivalent to the gold answer, or all its tests passed. `wrong`:
@@ -78,15 +79,10 @@ class Scores:
 
 def check_verifier(verifier: Any) -> None:
     """Raise ValueError unless a value is a verifier that can judge."""
-    name = getattr(verifier, "__name__", type(verifier).__name__)
     if isinstance(verifier, type) or not callable(getattr(verifier, "score", None)):
         raise ValueError(
             f"verifier={shown(verifier)}: an object with score() is needed, such as "
-            f"{name if isinstance(verifier, type) else 'verifiers.Math'}()"
-        )
-    if getattr(getattr(verifier, "judge", None), "__func__", None) is Verifier.judge:
-        raise ValueError(
-            f"verifier: {name} has no method judge(responses, answers), which every Verifier needs"
+            "verifiers.Math()"
         )
 
 
@@ -95,21 +91,17 @@ def checked_scores(verifier: Any, responses: Sequence[str], answers: Sequence[st
 
     For those who call a verifier that may be of a user's own making.
     """
-    name = type(verifier).__name__
+    name = f"{type(verifier).__name__}.score"
     try:
         scores = verifier.score(responses, answers)
     except Exception as error:
-        # What the verifiers of this package raise names the answer or the process already, and what
-        # a judge returned is named by `_recordable`.
-        is_named = isinstance(error, OSError) or str(error).startswith("verifier: ")
-        if is_named or type(verifier).__module__.startswith("workbench."):
-            raise
-        raise ValueError(
-            f"verifier: {name}.score raised {type(error).__name__} ({cause_of(error)}) for "
-            f"{shown(_that_raises(verifier, responses, answers))}; what a model writes must not "
-            "make it raise"
-        ) from error
-    return _recordable(scores, f"{name}.score", len(responses))
+        is_own = not type(verifier).__module__.startswith("workbench.")
+        # What `_recordable` says is about a judge, and no response is to blame for it.
+        if is_own and not str(error).startswith("verifier: "):
+            response = _that_raises(verifier, responses, answers)
+            error.add_note(f"verifier: {name} raised this for the response {shown(response)}")
+        raise
+    return _recordable(scores, name, len(responses))
 
 
 def _that_raises(verifier: Any, responses: Sequence[str], answers: Sequence[str]) -> Any:
@@ -131,20 +123,13 @@ def _recordable(scores: Any, name: str, size: int) -> Scores:
     reward = np.asarray(scores.reward)
     status = np.asarray(scores.status)
     # The table of rollouts would convert texts such as "1", and could not say whose they are.
-    if reward.dtype.kind not in "biuf":
+    is_number = reward.dtype.kind in "biuf"
+    is_known = set(status.flat) <= {*STATUSES, GRADED}
+    if not (is_number and is_known and reward.shape == status.shape == (size,)):
         raise ValueError(
-            f"verifier: {name} returned the rewards {shown(reward.tolist())}; numbers are needed"
-        )
-    for column, values in (("reward", reward), ("status", status)):
-        if values.shape != (size,):
-            raise ValueError(
-                f"verifier: {name} returned a {column} of shape {values.shape} for {size} responses"
-            )
-    unknown = set(map(str, status.tolist())) - {*STATUSES, GRADED}
-    if unknown:
-        raise ValueError(
-            f"verifier: {name} returned the status {min(unknown)!r}; there are "
-            f"{', '.join(STATUSES)}"
+            f"verifier: {name} returned the rewards {shown(reward.tolist())} and the statuses "
+            f"{shown(status.tolist())} for {size} responses; a number and one of "
+            f"{', '.join(STATUSES)} are needed for each"
         )
     return Scores(reward.astype(np.float64), status)
 
@@ -196,9 +181,9 @@ class Verifier(AbstractContextManager):
         scores = self.judge(responses, answers)
         return _recordable(scores, f"{type(self).__name__}.judge", len(responses))
 
+    @abstractmethod
     def judge(self, responses: list[str], answers: list[str]) -> Scores:
         """Scores of responses and answers that `score` has checked."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """End what runs. A verifier without processes has nothing to end."""

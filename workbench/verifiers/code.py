@@ -39,20 +39,20 @@ tester's own. A program may still return any constant that it was trained to.
 
 `docs/guides/verifiers.md` has the table of what holds each kind of attack, and what is not covered.
 
-`sandbox="weak"` is for where bubblewrap cannot run: the same limits and the same filter, but no
-namespaces. A program with more than 64 threads is killed there. On Linux with Landlock it reads no
-file but the interpreter's own and writes none. Each `Code(sandbox="weak")` warns of what it leaves
-open on the machine that it runs on.
+`sandbox="none"` is for programs that you trust, and for machines where bubblewrap cannot run, as in
+most containers. Their time, memory and output are limited in the same way, and they are judged by
+the same processes. Nothing else is between them and what you can do yourself.
 """
 
 import ast
+import builtins
 import json
 import math
 import os
 import re
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
@@ -62,8 +62,8 @@ import numpy as np
 from workbench.utils.bounds import Count, Flag, Positive, at_least, check_arguments, choice
 from workbench.utils.validation import shown
 from workbench.verifiers.base import Scores, Verifier
-from workbench.verifiers.inside import CANDIDATE_GONE, is_test
-from workbench.verifiers.sandbox import MOST_OUTPUT, Process, Sandbox, left_open
+from workbench.verifiers.inside import CANDIDATE_GONE
+from workbench.verifiers.sandbox import MOST_OUTPUT, Sandbox, file_of
 
 # Possessive, so that it takes linear time, whatever a response holds.
 FENCE = re.compile(r"^([ \t]*+)```[ \t]*+(\w*+)[^\n`]*+$", re.MULTILINE)
@@ -95,8 +95,8 @@ class Code(Verifier):
 
     Parameters
     ----------
-    sandbox : {"bwrap", "weak"}
-        The latter warns (UserWarning) of what it leaves open.
+    sandbox : {"bwrap", "none"}
+        The sandbox, or none for programs that you trust with all that you can do yourself.
     fenced : bool
         True: the program is the last complete block of Python between lines of ```. False: it is
         the whole response.
@@ -125,7 +125,7 @@ class Code(Verifier):
     differently, the first that failed gives the status.
     """
 
-    sandbox: Annotated[str, choice("bwrap", "weak")] = "bwrap"
+    sandbox: Annotated[str, choice("bwrap", "none")] = "bwrap"
     fenced: Flag = True
     partial: Flag = False
     workers: Count = 2
@@ -134,9 +134,12 @@ class Code(Verifier):
     max_chars: Count = 100_000
 
     def __post_init__(self) -> None:
-        check_arguments(self)
         if self.sandbox == "weak":
-            warnings.warn(left_open(), stacklevel=3)
+            raise ValueError(
+                "sandbox='weak': there is no such sandbox any more; 'bwrap' is the sandbox, and "
+                "'none' runs programs that you trust"
+            )
+        check_arguments(self)
         self._sandbox = Sandbox(self.sandbox, self.deadline, self.memory_mb)
 
     def judge(self, responses: list[str], answers: list[str]) -> Scores:
@@ -175,9 +178,9 @@ class Code(Verifier):
         # would cost it once for every test.
         seconds_left = self.deadline
         for given, expected in cases:
-            stdin = given.encode("utf-8", "surrogatepass")
-            process = self._sandbox.start({"role": "script", "source": source}, stdin)
-            ended = process.finish(seconds_left)
+            with file_of(given.encode("utf-8", "surrogatepass")) as stdin:
+                with self._sandbox.start("program.script", {"source": source}, stdin) as process:
+                    ended = process.finish(seconds_left)
             seconds_left -= ended.seconds
             # A program that raises or reports an error is wrong,
             # whatever it has printed before.
@@ -198,52 +201,37 @@ class Code(Verifier):
         # Where problems with a class `Solution` come from, its types need no import.
         if re.search(r"^class Solution\b", source, re.MULTILINE) and "__future__" not in source:
             source = f"from typing import *\n{source}"
-        candidate, checker = self._pair(source, tests.material)
-        try:
-            ended = checker.finish(self.deadline, candidate)
+        # The first of each pair is the end to read from. Requests go from the checker to the
+        # candidate, and replies come back.
+        ends = [*os.pipe(), *os.pipe()]
+        requests, asks, reads, replies = ends
+        material = {
+            "link": [asks, reads, MOST_OUTPUT],
+            "stop": not self.partial,
+            **tests.material,
+        }
+        start = self._sandbox.start
+        with ExitStack() as running:
+            try:
+                candidate = start("program.candidate", {"source": source}, requests, replies)
+                running.enter_context(candidate)
+                checker = start("checker.checker", material, fds=(asks, reads))
+                running.enter_context(checker)
+            finally:
+                # While this process held an end of a pipe, neither side would
+                # notice that the other is gone.
+                for end in ends:
+                    os.close(end)
+            candidate.wait_for_start()
+            ended = checker.finish(self.deadline)
             # The checker knows only that nobody answers any more. How the candidate ended tells a
             # crash from an answer that is merely wrong.
             if ended.code == CANDIDATE_GONE:
                 ended = ended._replace(code=candidate.stop(seconds=1.0))
-        finally:
-            candidate.stop()
-            candidate.complaints.close()
         # Tests that the checker did not reach have written nothing, and count as not passed.
         passed = ended.output.count(b"1")
         status = ended.failure or ("ok" if passed == tests.count else "wrong")
         return status, passed
-
-    def _pair(self, source: str, material: dict) -> tuple[Process, Process]:
-        """A candidate and its checker.
-
-        The checker alone holds the other ends of the candidate's input and output, so the candidate
-        ends with it. It therefore also passes on how the candidate begins.
-        """
-        # The first of each pair is the end to read from. Requests go from the checker to the
-        # candidate, and replies come back.
-        requests_out, requests_in = os.pipe()
-        replies_out, replies_in = os.pipe()
-        opening = self._sandbox.opening({"role": "candidate", "source": source})
-        header = {
-            "role": "checker",
-            "first": opening.decode(),
-            "link": [requests_in, replies_out, MOST_OUTPUT],
-            "stop": not self.partial,
-            **material,
-        }
-        try:
-            candidate = Process(self._sandbox.command, requests_out, replies_in)
-            try:
-                checker = self._sandbox.start(header, fds=(requests_in, replies_out))
-            except BaseException:
-                candidate.stop()
-                raise
-            return candidate, checker
-        finally:
-            # While this process held an end of a pipe, neither side would
-            # notice that the other is gone.
-            for end in (requests_out, requests_in, replies_out, replies_in):
-                os.close(end)
 
 
 def program(response: str) -> str | None:
@@ -320,13 +308,18 @@ def _parsed_tests(answer: str) -> Tests:
     if not isinstance(form, dict):
         raise ValueError("not an object")
     if "asserts" in form:
-        # Counted by the rule that the checker goes by, so that the share of tests passed is right.
-        statements = ast.parse(form["asserts"]).body
+        tree = ast.parse(form["asserts"])
         names = form.get("names", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError("names that are not a list of texts")
-        material = {"asserts": form["asserts"], "names": names}
-        return Tests(sum(map(is_test, statements)), material=material)
+        are_tests = list(map(is_test, tree.body))
+        material = {
+            "asserts": form["asserts"],
+            "is_test": are_tests,
+            # A function of the answer may be called like one of Python's own.
+            "names": sorted(free_names(tree) | set(names)),
+        }
+        return Tests(sum(are_tests), material=material)
     function = form.get("function", form.get("fn_name"))
     if "calls" in form or function is not None:
         calls = form["calls"] if "calls" in form else _zipped(form)
@@ -350,3 +343,38 @@ def _zipped(form: dict) -> list[tuple[Any, Any]]:
 def _text(lines: str | list) -> str:
     """A text, which some data sets give as a list of lines."""
     return lines if isinstance(lines, str) else "\n".join(map(str, lines))
+
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def free_names(tree: ast.AST) -> set[str]:
+    """The names that tests read and do not define, except Python's own: they must come from the
+    answer.
+    """
+    read: set[str] = set()
+    bound = set(dir(builtins))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, DEFINITIONS):
+            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.alias):
+            bound.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            bound.add(node.name)
+    return read - bound
+
+
+def is_test(statement: ast.stmt) -> bool:
+    """Whether a statement of the tests is a test: not a definition, an import, an assignment or a
+    bare text.
+    """
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        return False
+    assignments = (ast.Assign, ast.AnnAssign, ast.AugAssign)
+    return not isinstance(
+        statement, (*DEFINITIONS, *assignments, ast.Import, ast.ImportFrom, ast.Pass)
+    )

@@ -1,4 +1,4 @@
-"""The course of a run: held-out scores, evaluation by evaluation, beside what was spent by then.
+"""The curve of a run: held-out scores, evaluation by evaluation, beside what was spent by then.
 
 All comparisons of arms begin with `read`, which sees to it that they can be compared:
 
@@ -56,7 +56,7 @@ class Unit(Protocol):
 
 
 @dataclass(frozen=True)
-class Course:
+class Curve:
     """One run's evaluations.
 
     Attributes
@@ -111,8 +111,8 @@ class Course:
 
 def read(
     groups: Any, y: str = "accuracy", *, levels: Sequence[int] | None = None
-) -> dict[str, dict[int, Course]]:
-    """The courses of a comparison, all on one grid of evaluation rounds.
+) -> dict[str, dict[int, Curve]]:
+    """The curves of a comparison, all on one grid of evaluation rounds.
 
     Parameters
     ----------
@@ -126,26 +126,26 @@ def read(
 
     Returns
     -------
-    dict from label to a dict from seed to Course
+    dict from label to a dict from seed to Curve
 
     Raises
     ------
     ValueError
         For runs without an evaluation, with other held-out problems, or without two common rounds.
     """
-    # Records come in lists, and courses that were read before in dicts by seed.
+    # Records come in lists, and curves that were read before in dicts by seed.
     if isinstance(groups, dict) and groups and all(isinstance(v, dict) for v in groups.values()):
         return groups
     groups = arms(groups)
     # Other held-out problems make all scores incomparable, so this comes before any score is
     # read.
     comparable(groups)
-    courses: dict[str, dict[int, Course]] = {}
+    curves: dict[str, dict[int, Curve]] = {}
     for label, records in groups.items():
-        courses[label] = {}
+        curves[label] = {}
         for record in records:
             values = scores(record, y, levels)
-            courses[label][record.seed] = Course(
+            curves[label][record.seed] = Curve(
                 label,
                 record.seed,
                 values.index.to_numpy(),
@@ -153,7 +153,7 @@ def read(
                 record.rounds,
                 record.path,
             )
-    return _on_one_grid(courses)
+    return _on_one_grid(curves)
 
 
 def scores(record: Record, y: str = "accuracy", levels: Sequence[int] | None = None) -> pd.Series:
@@ -224,13 +224,13 @@ def comparable(groups: Any) -> None:
 
 def common_budget(groups: Any, unit: str | Unit) -> float:
     """The largest budget that every run had reached by its last evaluation on the common grid."""
-    courses = read(groups)
-    return min(float(course.places(unit)[-1]) for course in each(courses))
+    curves = read(groups)
+    return min(float(curve.places(unit)[-1]) for curve in each(curves))
 
 
-def each(courses: dict[str, dict[int, Course]]) -> Iterable[Course]:
-    """All courses of a comparison, one after the other."""
-    for by_seed in courses.values():
+def each(curves: dict[str, dict[int, Curve]]) -> Iterable[Curve]:
+    """All curves of a comparison, one after the other."""
+    for by_seed in curves.values():
         yield from by_seed.values()
 
 
@@ -315,32 +315,30 @@ def _totals(rounds: pd.DataFrame, unit: str | Unit, path: Path) -> tuple[np.ndar
     return np.concatenate(([0], numbers)), np.concatenate(([0.0], values))
 
 
-def _on_one_grid(courses: dict[str, dict[int, Course]]) -> dict[str, dict[int, Course]]:
-    """Courses restricted to the rounds at which every run that was still going was evaluated."""
+def _on_one_grid(curves: dict[str, dict[int, Curve]]) -> dict[str, dict[int, Curve]]:
+    """Curves restricted to the rounds at which every run that was still going was evaluated."""
     # Whether a round is kept depends on all runs of all arms, not on the seeds of one arm. Most of
     # them were evaluated after the same rounds, and those are asked once.
-    everyone = list(each(courses))
-    grids = {tuple(course.rounds.tolist()) for course in everyone}
-    kept: dict[str, dict[int, Course]] = {}
+    everyone = list(each(curves))
+    grids = {tuple(curve.rounds.tolist()) for curve in everyone}
+    kept: dict[str, dict[int, Curve]] = {}
     left_out: dict[str, list[int]] = {}  # by label: seeds of an arm share their grid
-    for label, by_seed in courses.items():
+    for label, by_seed in curves.items():
         kept[label] = {}
-        for seed, course in by_seed.items():
-            keep = np.array([_all_have(number, grids) for number in course.rounds], dtype=bool)
+        for seed, curve in by_seed.items():
+            keep = np.array([_all_have(number, grids) for number in curve.rounds], dtype=bool)
             # The evaluation that every run gets at its end may lie off the grid; it is no warning.
-            lost = course.rounds[:-1][~keep[:-1]]
+            lost = curve.rounds[:-1][~keep[:-1]]
             if len(lost):
                 left_out[label] = lost.tolist()
             # A curve needs two points. A run that is read alone may have a single evaluation.
             if keep.sum() < 2 and len(everyone) > 1:
                 raise ValueError(
-                    f"{course.path}: fewer than two of its evaluations are at rounds that all arms "
+                    f"{curve.path}: fewer than two of its evaluations are at rounds that all arms "
                     "have; let it go on to its next evaluation, or run the arms with the same "
                     "evaluate_every"
                 )
-            kept[label][seed] = replace(
-                course, rounds=course.rounds[keep], scores=course.scores[keep]
-            )
+            kept[label][seed] = replace(curve, rounds=curve.rounds[keep], scores=curve.scores[keep])
     if left_out:
         warnings.warn(
             "the arms were evaluated after different rounds; left out, because not all of them "

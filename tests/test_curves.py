@@ -1,4 +1,4 @@
-"""The course of a run, and why all arms of a comparison are read on one grid of evaluations."""
+"""The curve of a run, and why all arms of a comparison are read on one grid of evaluations."""
 
 import warnings
 from pathlib import Path
@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written_records import curve, write
 
-from workbench.analysis import comparisons, courses
-from workbench.analysis.courses import Course, GridWarning
+from workbench.analysis import comparisons, curves
+from workbench.analysis.curves import Curve, GridWarning
 from workbench.analysis.runs import load_all
 from workbench.records import Writer
 
@@ -34,8 +34,8 @@ class TestOneGrid:
         groups = two_grids(tmp_path)
         alone = {}
         for label, records in groups.items():
-            [course] = courses.read({label: records})[label].values()
-            alone[label] = course.score_at("round", 4)
+            [curve] = curves.read({label: records})[label].values()
+            alone[label] = curve.score_at("round", 4)
         assert alone["fine"] == pytest.approx(0.4), "it was evaluated there: .2 + .1 sqrt(4)"
         assert alone["coarse"] == pytest.approx((0.2 + concave(8)) / 2), "halfway from 0 to 8"
         assert alone["fine"] - alone["coarse"] > 0.055
@@ -50,7 +50,7 @@ class TestOneGrid:
         groups = two_grids(tmp_path, fine=4, coarse=4)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            found = courses.read(groups)
+            found = curves.read(groups)
         assert found["fine"][0].rounds.tolist() == [0, 4, 8, 12, 16]
 
     def test_a_shorter_run_does_not_shorten_the_others(self, tmp_path):
@@ -58,9 +58,9 @@ class TestOneGrid:
         curve(tmp_path, "short", 0, concave(np.arange(0, 9, 4)), every=4)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            found = courses.read(load_all(tmp_path))
+            found = curves.read(load_all(tmp_path))
         assert found["long"][0].rounds.tolist() == [0, 4, 8, 12, 16]
-        assert courses.common_budget(found, "round") == 8
+        assert curves.common_budget(found, "round") == 8
 
     def test_the_evaluation_at_a_runs_own_end_may_lie_off_the_grid(self, tmp_path):
         """Runs of 10 and of 12 rounds, evaluated every 4 rounds and at their ends."""
@@ -70,7 +70,7 @@ class TestOneGrid:
             write(tmp_path, label, scores=scores, rollouts=[10] * ends)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            found = courses.read(load_all(tmp_path))
+            found = curves.read(load_all(tmp_path))
         assert found["a"][0].rounds.tolist() == [0, 4, 8]
         assert found["b"][0].rounds.tolist() == [0, 4, 8, 12]
 
@@ -79,14 +79,14 @@ class TestOneGrid:
         write(tmp_path, "b", scores=((0, 0.25), (2, 0.5), (4, 0.75)), rollouts=[10] * 4)
         write(tmp_path, "c", scores=((1, 0.25), (4, 0.5)), rollouts=[10] * 4)
         with pytest.raises(ValueError, match="evaluations"):
-            courses.read(load_all(tmp_path))
+            curves.read(load_all(tmp_path))
 
     def test_runs_that_stopped_before_their_first_evaluation_say_so(self, tmp_path):
         """Their grids are the same, and the rounds that they have in common are not the cause."""
         for label in ("a", "b"):
             write(tmp_path, label, scores=((0, 0.25),), rollouts=[10] * 3)
         with pytest.raises(ValueError, match="a/"):
-            courses.read(load_all(tmp_path))
+            curves.read(load_all(tmp_path))
 
     @given(
         st.lists(st.floats(0.001, 1), min_size=9, max_size=9),
@@ -107,44 +107,44 @@ class TestOneGrid:
 
 def in_memory(label, rounds, scores):
     table = pd.DataFrame({"round": np.arange(1, 9), "rollouts": 10.0})
-    return Course(label, 0, rounds, scores, table, Path(label))
+    return Curve(label, 0, rounds, scores, table, Path(label))
 
 
 def quietly(by_label):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GridWarning)
-        return courses._on_one_grid(by_label)
+        return curves._on_one_grid(by_label)
 
 
 class TestScores:
     def test_what_was_spent_starts_at_nothing(self, tmp_path):
         [record] = load_all(write(tmp_path))["a"]
-        assert courses.spent(record, "rollouts").tolist() == [0, 10, 40]
-        assert courses.spent(record, "round").tolist() == [0, 1, 2]
+        assert curves.spent(record, "rollouts").tolist() == [0, 10, 40]
+        assert curves.spent(record, "round").tolist() == [0, 1, 2]
         with pytest.raises(ValueError, match="unit='hours'"):
-            courses.spent(record, "hours")
+            curves.spent(record, "hours")
         with pytest.raises(ValueError, match="no such column; records made before"):
-            courses.spent(record, "tokens_selected")
+            curves.spent(record, "tokens_selected")
 
     def test_scores_are_linear_between_two_evaluations(self, tmp_path):
         """.25 before training, .75 after 2 rounds of 10 and 30 rollouts."""
-        [course] = courses.read(load_all(write(tmp_path)))["a"].values()
-        assert course.places("rollouts").tolist() == [0, 40]
-        assert course.score_at("rollouts", 10) == 0.25 + 0.5 / 4
-        assert course.score_at("flops", 0) == 0.25
-        assert course.score_at("round", 2) == 0.75
+        [curve] = curves.read(load_all(write(tmp_path)))["a"].values()
+        assert curve.places("rollouts").tolist() == [0, 40]
+        assert curve.score_at("rollouts", 10) == 0.25 + 0.5 / 4
+        assert curve.score_at("flops", 0) == 0.25
+        assert curve.score_at("round", 2) == 0.75
         with pytest.raises(ValueError, match="budget=41"):
-            course.score_at("rollouts", 41)
+            curve.score_at("rollouts", 41)
         with pytest.raises(ValueError, match="budget=-1"):
-            course.score_at("rollouts", -1)
+            curve.score_at("rollouts", -1)
 
     def test_greedy_pass_at_k_and_levels(self, tmp_path):
         """One of 4 samples is right of each problem: pass@2 is 1 - (3/4)(2/3) = 1/2."""
         [record] = load_all(write(tmp_path))["a"]
-        assert courses.scores(record, "greedy").tolist() == [0, 1]
-        assert courses.scores(record, "pass@2")[0] == pytest.approx(0.5)
-        assert courses.scores(record, "pass@1").tolist() == courses.scores(record).tolist()
-        assert courses.scores(record, levels=[1]).tolist() == [0.25, 0.75]
+        assert curves.scores(record, "greedy").tolist() == [0, 1]
+        assert curves.scores(record, "pass@2")[0] == pytest.approx(0.5)
+        assert curves.scores(record, "pass@1").tolist() == curves.scores(record).tolist()
+        assert curves.scores(record, levels=[1]).tolist() == [0.25, 0.75]
 
     @pytest.mark.parametrize(
         ("y", "levels", "says"),
@@ -157,7 +157,7 @@ class TestScores:
     def test_unknown_scores_are_named(self, tmp_path, y, levels, says):
         [record] = load_all(write(tmp_path))["a"]
         with pytest.raises(ValueError, match=says):
-            courses.scores(record, y, levels)
+            curves.scores(record, y, levels)
 
 
 class TestComparable:
@@ -165,19 +165,19 @@ class TestComparable:
         write(tmp_path, "a")
         write(tmp_path, "b", problems=("p", "r"))
         with pytest.raises(ValueError, match="other held-out problems"):
-            courses.read(load_all(tmp_path))
+            curves.read(load_all(tmp_path))
 
     def test_a_run_that_was_never_evaluated_is_refused(self, tmp_path):
         write(tmp_path, "a", scores=())
         with pytest.raises(ValueError, match="never evaluated on held-out problems"):
-            courses.read(load_all(tmp_path))
+            curves.read(load_all(tmp_path))
 
     def test_a_run_that_was_evaluated_once_can_be_read_alone(self, tmp_path):
         write(tmp_path, "a", scores=((0, 0.25),))
-        [course] = courses.read(load_all(tmp_path))["a"].values()
-        assert course.scores.tolist() == [0.25]
+        [curve] = curves.read(load_all(tmp_path))["a"].values()
+        assert curve.scores.tolist() == [0.25]
 
     def test_a_record_still_being_written_is_read_as_far_as_it_goes(self, tmp_path):
         Writer(tmp_path / "a" / "seed-0", {"format": 1, "seed": 0, "method": {"name": "a"}})
         with pytest.raises(ValueError, match="never evaluated"):
-            courses.read(load_all(tmp_path))
+            curves.read(load_all(tmp_path))
