@@ -186,7 +186,7 @@ def test_trl_trains_on_the_same_rows_with_the_same_advantages(name, one):
     one.script = Script()
     for number, (expected, metrics) in enumerate(plainly(name), start=1):
         one._metrics["train"].clear()
-        one._play_round(one.driver, [{"prompt": prompt} for prompt in one.script.begin(number)])
+        one._play_round([{"prompt": prompt} for prompt in one.script.begin(number)])
         assert trained_on(one.driver.outcome, method.objective) == approximately(expected)
         one.driver.learn()
         logged = {key.removeprefix("workbench/"): v for key, (v,) in one._metrics["train"].items()}

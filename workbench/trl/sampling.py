@@ -138,7 +138,8 @@ class SamplingTrainer(trl.GRPOTrainer):
             # Most of what is sampled may not be trained on; `BatchingTrainer` computes the rest.
             return None, None, None
         results = super()._get_per_token_logps_and_entropies(model, *args, **options)
-        self._tokens = results[:2]
+        if self.driver is not None:
+            self._tokens = results[:2]
         return results
 
     def score_tokens(

@@ -191,15 +191,16 @@ class GRPOTrainer(BatchingTrainer):
         # resume amid a generation nothing is buffered.
         starts_round = self._step % (steps * self.num_iterations) == 0
         if starts_round or self._buffered_inputs is None:
-            self._buffered_inputs = self._play_round(self.driver, generation_batch)
+            self._buffered_inputs = self._play_round(generation_batch)
         return self._buffered_inputs[self._step % steps]
 
-    def _play_round(self, driver: Driver, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _play_round(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Sample a round, and let the method choose; this process's micro-batches."""
+        driver = self.driver
         size = self.args.generation_batch_size // self.num_generations
         sampler = RoundSampler(self, driver)
         driver.begin(
-            epoch=self._epoch(driver, size),
+            epoch=self._epoch(size),
             policy=sampler,
             max_new_tokens=self.max_completion_length,
             temperature=self.temperature,
@@ -216,18 +217,17 @@ class GRPOTrainer(BatchingTrainer):
         advantages = token_advantages(outcome, np.ones(len(outcome.rows)))
         self.agree("the rollouts to train on", outcome.rows.tobytes(), advantages.values.tobytes())
         self._measured = np.full((3, len(outcome.rollouts)), np.nan)
-        self._report(driver, sampler)
+        self._report(sampler)
         # TRL shuffles its generation batch here. Drawing as it does keeps what is sampled next the
         # same as without a method, where a method samples as much.
         torch.randperm(self.args.per_device_train_batch_size * self.args.steps_per_generation)
         return self.micro_batches(outcome, sampler.filler)
 
-    def _epoch(self, driver: Driver, problems: int) -> int:
+    def _epoch(self, problems: int) -> int:
         """Passes over a training set, in order, before a round of so many problems."""
         if not isinstance(self.train_dataset, Dataset):
             return 0
-        rounds_an_epoch = len(self.train_dataset) // problems
-        return driver.round // rounds_an_epoch if rounds_an_epoch else 0
+        return self.driver.round // max(1, len(self.train_dataset) // problems)
 
     # The update
 
@@ -248,6 +248,7 @@ class GRPOTrainer(BatchingTrainer):
             coefficient = 0.0
         loss = super()._compute_loss(model, inputs)
         logprobs, entropy = self._tokens
+        self._tokens = ()  # they hold the graph of this pass
         mask = inputs["completion_mask"]
         if "tool_mask" in inputs:
             mask = mask * inputs["tool_mask"]
@@ -303,32 +304,33 @@ class GRPOTrainer(BatchingTrainer):
         steps = self.args.steps_per_generation * self.num_iterations
         if self.driver is not None and self._step % steps == 0:
             # The last micro-step of the last pass, so the updates of the round are complete.
-            self.driver.learn(self._steps(self.driver))
+            self.driver.learn(self._steps())
             self.log_metrics(self.driver.method.metrics())
         return loss
 
-    def _steps(self, driver: Driver) -> list[tuple[np.ndarray, StepStats]]:
+    def _steps(self) -> list[tuple[np.ndarray, StepStats]]:
         """What the updates of the round at work have measured so far, of all processes together."""
-        if driver.outcome is None or "update_statistics" not in driver.needs:
+        if self.driver.outcome is None or "update_statistics" not in self.driver.needs:
             return []
         measured = self._measured
         # Each row was computed by one process, which alone has numbers for it.
         for part in gather_object([measured]):
             measured = np.where(np.isnan(measured), part, measured)
-        rows = driver.outcome.rows
+        rows = self.driver.outcome.rows
         nothing = float("nan")
         stats = StepStats(nothing, nothing, nothing, 0, 0, *measured[:, rows])
         return [(np.arange(len(rows)), stats)]
 
     # What is logged
 
-    def _report(self, driver: Driver, sampler: RoundSampler) -> None:
+    def _report(self, sampler: RoundSampler) -> None:
         """Log what was sampled and selected, and warn where nothing can be learnt from it."""
-        rollouts = driver.table()
-        metrics = round_metrics(rollouts, driver.round)
-        unscored = sampler.sampled - sampler.scored
-        self.log_metrics({**metrics, "rollouts": sampler.sampled, "unscored": unscored})
-        driver.check_not_empty(rollouts, ADVICE)
+        rollouts = self.driver.table()
+        metrics = round_metrics(rollouts, self.driver.round)
+        metrics["rollouts"] = sampler.sampled
+        metrics["unscored"] = sampler.sampled - sampler.scored
+        self.log_metrics(metrics)
+        self.driver.check_not_empty(rollouts, ADVICE)
         # TRL has logged advantages of its own, of groups of one.
         logged = self._logs["advantages"]
         for place in range(len(logged)):
@@ -340,7 +342,7 @@ class GRPOTrainer(BatchingTrainer):
         if self.driver is not None:
             # All processes measure together, and one of them writes. It writes before TRL does, so
             # that a checkpoint that TRL can resume from is never without this file.
-            steps = self._steps(self.driver)
+            steps = self._steps()
             if self.args.should_save:
                 step = self.state.global_step
                 folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{step}"
