@@ -45,9 +45,8 @@ from workbench import trl as workbench_trl
 from workbench.objectives import Objective
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import choose
-from workbench.rules.advantages import GroupNormalized, OfRewards, group_normalized, posterior
+from workbench.rules.advantages import GroupNormalized, OfRewards, group_normalized
 from workbench.rules.replay import CorrectResponses
-from workbench.rules.selectors import max_variance
 from workbench.slots import Selection, Slot
 from workbench.trl.batches import BatchingTrainer, deal
 from workbench.trl.compatibility import EXPECTED, check_overridden
@@ -347,7 +346,6 @@ def test_every_method_trains(name, tmp_path):
     assert all(math.isfinite(loss) for loss in logged(trained(one), "loss")[0])
     outcome = logs[-1]
     rollouts = outcome.rollouts
-    rows = rollouts.take(outcome.rows)
     has_trained = any(logged(one, "workbench/trained")[0])
     assert same(before, weights(one)) == (not has_trained)
     names = ("workbench/selected", "workbench/rollouts", "workbench/unscored")
@@ -355,8 +353,6 @@ def test_every_method_trains(name, tmp_path):
     fresh = int((rollouts.round == 2).sum())
     assert last == [len(outcome.rows), fresh, 0]
     assert not any(value is None for row in one.state.log_history for value in row.values())
-    if name in CHECKS:
-        CHECKS[name](rollouts, rows, outcome)
 
 
 class _Keeps(TrainerCallback):
@@ -370,72 +366,6 @@ class _Keeps(TrainerCallback):
             return micro_batches(outcome, *rest)
 
         one.micro_batches = make
-
-
-def _check_grpo(rollouts, rows, outcome):
-    assert np.array_equal(outcome.advantages, group_normalized(rows.reward, rows.problem))
-
-
-def _check_dr_grpo(rollouts, rows, outcome):
-    expected = group_normalized(rows.reward, rows.problem, scale=False)
-    assert np.array_equal(outcome.advantages, expected)
-
-
-def _check_pods(rollouts, rows, outcome):
-    _check_grpo(rollouts, rows, outcome)
-    assert (np.unique(rollouts.problem, return_counts=True)[1] == 8).all()
-    assert np.array_equal(outcome.rows, max_variance(rollouts.reward, 4, rollouts.problem))
-
-
-def _check_dapo(rollouts, rows, outcome):
-    for problem in rows.problem:
-        assert 0 < rollouts.correct[rollouts.problem == problem].sum() < 4
-    draws = len(set(rollouts.problem)) // 4
-    assert draws in (1, 2, 3)
-    assert len(rows) == 16 or draws == 3
-    assert (rollouts["reward_overlong"] <= 0).all()
-    assert (rollouts["reward_correct"] == rollouts.correct).all()
-
-
-def _check_ar3po(rollouts, rows, outcome):
-    fresh = rollouts.take(rollouts.round == 2)
-    first = fresh.stage == 0
-    unsolved = set(fresh.problem) - set(fresh.problem[first & fresh.correct])
-    assert set(fresh.problem[~first]) == unsolved
-    assert len(fresh) == 8 + 2 * len(unsolved)
-
-
-def _check_knapsack(rollouts, rows, outcome):
-    sizes = np.unique(rollouts.problem, return_counts=True)[1]
-    assert sizes.sum() == 16
-    assert sizes.min() >= 2
-
-
-def _check_aero(rollouts, rows, outcome):
-    whole = posterior(rollouts.reward, rollouts.problem)
-    mixed = [len(set(rollouts.reward[rollouts.problem == name])) > 1 for name in rows.problem]
-    uniform = ~np.array(mixed)
-    assert np.array_equal(outcome.advantages[uniform], whole[outcome.rows][uniform])
-    assert (outcome.advantages != 0).all()
-
-
-def _check_cbs(rollouts, rows, outcome):
-    assert len(rows) == len(rollouts) // 2
-    assert np.isfinite(rollouts["feature_entropy"]).all()
-    assert (rollouts.entropy > 0).all()
-
-
-CHECKS = {
-    "grpo": _check_grpo,
-    "gspo": _check_grpo,
-    "dr_grpo": _check_dr_grpo,
-    "pods": _check_pods,
-    "dapo": _check_dapo,
-    "ar3po": _check_ar3po,
-    "knapsack": _check_knapsack,
-    "aero": _check_aero,
-    "cbs": _check_cbs,
-}
 
 
 def test_several_updates_a_round_measure_how_far_the_policy_moved(tmp_path):

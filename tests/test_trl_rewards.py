@@ -46,47 +46,26 @@ READING_VERDICTS = [name for name in EVERY if small(name).reads_verdict]
 # What is correct
 
 
-class Judge:
-    """The two reward functions of a run, and what they gave to everything that was sampled.
+def trained_on_two_rewards(out, name, accuracy_first, steps):
+    """A trainer after a run with a format and an accuracy reward, None in the first round."""
+    verdicts = {}  # step -> verdict on each rollout
 
-    Parameters
-    ----------
-    silent : int
-        Steps at the start in which both give None.
-    """
+    def accuracy(completions, answer, trainer_state, **_):
+        step = trainer_state.global_step
+        if step == 0:
+            return [None] * len(completions)
+        values = right(completions, answer)
+        verdicts.setdefault(step, []).extend(values)
+        return values
 
-    def __init__(self, silent=0):
-        self.silent = silent
-        self.verdicts = {}  # step -> verdict on each rollout
+    def form(completions, trainer_state, **_):
+        return boxed(completions) if trainer_state.global_step else [None] * len(completions)
 
-    def functions(self, accuracy_first):
-        def accuracy(completions, answer, trainer_state, **_):
-            step = trainer_state.global_step
-            if step < self.silent:
-                return [None] * len(completions)
-            values = right(completions, answer)
-            self.verdicts.setdefault(step, []).extend(values)
-            return values
-
-        def form(completions, trainer_state, **_):
-            if trainer_state.global_step < self.silent:
-                return [None] * len(completions)
-            return boxed(completions)
-
-        return [accuracy, form] if accuracy_first else [form, accuracy]
-
-    def shares(self):
-        """The share of correct rollouts of each step that had a verdict."""
-        return [np.mean(values) for values in self.verdicts.values()]
-
-
-def trained_on_two_rewards(out, name, judge, accuracy_first, steps):
-    """A trainer after a run with a format and an accuracy reward, whose weights have changed."""
     one = trainer(
         out,
         small(name),
         options={"correct": "accuracy"},
-        reward=judge.functions(accuracy_first),
+        reward=[accuracy, form] if accuracy_first else [form, accuracy],
         reward_weights=[0.8, 0.2] if accuracy_first else [0.2, 0.8],
         max_steps=steps,
     )
@@ -94,7 +73,8 @@ def trained_on_two_rewards(out, name, judge, accuracy_first, steps):
     trained(one)
     assert not same(before, weights(one))
     # What is logged as correct is the share among all that was sampled in the step.
-    assert logged(one, "workbench/correct")[0] == pytest.approx(judge.shares())
+    shares = [np.mean(values) for values in verdicts.values()]
+    assert logged(one, "workbench/correct")[0] == pytest.approx(shares)
     names = {key for row in one.state.log_history for key in row if key.startswith("workbench/")}
     assert names <= explained_metrics()
     return one
@@ -127,7 +107,7 @@ def test_methods_train_on_format_and_accuracy(place, name, tmp_path):
     """In either order by turns, and after a round in which every reward was None."""
     # Of the second round CBS keeps no row that has an advantage.
     steps = 3 if name == "cbs" else 2
-    one = trained_on_two_rewards(tmp_path, name, Judge(silent=1), place % 2 == 0, steps)
+    one = trained_on_two_rewards(tmp_path, name, place % 2 == 0, steps)
     trained_on, unscored = logged(one, "workbench/trained", "workbench/unscored")
     assert trained_on[0] == 0 and max(trained_on) > 0
     assert unscored[0] > 0 and not any(unscored[1:])

@@ -75,12 +75,13 @@ class BatchingTrainer(SamplingTrainer):
 
     Attributes
     ----------
-    objective : Objective, optional
-        That of the method. None where the loss is that of TRL's configuration.
+    objective : Objective
+        That of the method, of which the weights of rows depend on the aggregation and the length; a
+        plain one where the loss is that of TRL's configuration.
     """
 
     driver: Driver
-    objective: Objective | None
+    objective: Objective
 
     def micro_batches(self, outcome: Round, filler: Rollouts) -> list[dict[str, Any]]:
         """Inputs of TRL's loss, one for each of its steps_per_generation.
@@ -93,9 +94,8 @@ class BatchingTrainer(SamplingTrainer):
         """
         processes = self.accelerator.num_processes
         chosen = outcome.rollouts.take(outcome.rows)
-        aggregation = "" if self.objective is None else self.objective.loss_aggregation
         # TRL has no weight of a row, see `adapters.token_advantages`.
-        weights = row_weights(outcome, aggregation)
+        weights = row_weights(outcome, self.objective.loss_aggregation)
         advantages = token_advantages(outcome, weights)
         # `chosen` counts in the averages of the loss. Only `active`, positions in it, is computed.
         active = self._rows_to_compute(chosen, advantages)
@@ -169,9 +169,8 @@ class BatchingTrainer(SamplingTrainer):
         parts = self.accelerator.num_processes * self.args.steps_per_generation
         scale = rows * parts / chosen
         # TRL's constant is max_completion_length, where a method does not name its own.
-        length = None if self.objective is None else self.objective.length
-        if self.loss_type == "dr_grpo" and length is not None:
-            scale *= self.max_completion_length / length
+        if self.loss_type == "dr_grpo" and self.objective.length is not None:
+            scale *= self.max_completion_length / self.objective.length
         return scale
 
     def _logprobs(self, batch: dict[str, Any], rows: Rollouts) -> dict[str, Any]:

@@ -137,7 +137,8 @@ def configured(
         config = GRPOConfig(f"{_model_name(given['model'])}-GRPO")  # as TRL does
     config = copy.copy(config)  # one configuration may serve several trainers
     # First the settings that the method decides, then the checks, which look at the result.
-    _apply_objective(config, method, objective_from)
+    if objective_from == "method":
+        _apply_objective(config, method)
     _apply_group_size(config, method)
 
     _check_carried(config)
@@ -163,10 +164,8 @@ def _model_name(model: Any) -> str:
     return name.split("/")[-1]
 
 
-def _apply_objective(config: GRPOConfig, method: Method, objective_from: str) -> None:
+def _apply_objective(config: GRPOConfig, method: Method) -> None:
     """Set the objective's settings that were left at TRL's defaults; ValueError for others."""
-    if objective_from == "args":
-        return
     objective = method.objective
     mean = objective.loss_aggregation
     if (mean == "group" and objective.kl > 0) or (mean != "token" and objective.entropy > 0):

@@ -165,7 +165,7 @@ class GRPOTrainer(BatchingTrainer):
         # Clip ratio, entropy and difference of log-probabilities, (3, R), of the rows of the round
         # at work that this process has computed, NaN elsewhere.
         self._measured = np.empty((3, 0))
-        self.objective = method.objective if objective_from == "method" else None
+        self.objective = method.objective if objective_from == "method" else Objective()
         self.agree("method", json.dumps(describe(method)).encode())
 
     @property

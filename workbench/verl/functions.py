@@ -106,11 +106,7 @@ def estimator(advantage: AdvantageFunction) -> Callable:
     """
 
     def estimate(
-        token_level_rewards: torch.Tensor,
-        response_mask: torch.Tensor,
-        index: np.ndarray,
-        config: Any = None,
-        **further: Any,
+        token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any, **further: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         # The advantage functions are NumPy's, in double precision, with one reward a row. Padding
         # is no rollout, and must not count in the mean of a batch.
@@ -128,11 +124,7 @@ def estimator(advantage: AdvantageFunction) -> Callable:
 
 
 def from_queue(
-    token_level_rewards: torch.Tensor,
-    response_mask: torch.Tensor,
-    index: np.ndarray,
-    config: Any = None,
-    **further: Any,
+    token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any, **further: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The estimator "workbench": the advantages that the sampler wrote into the queue.
 
