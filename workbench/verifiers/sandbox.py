@@ -285,7 +285,7 @@ def bubblewrap() -> list[str]:
     program = shutil.which("bwrap")
     if program is None:
         raise FileNotFoundError(f"sandbox='bwrap': there is no bubblewrap ({INSTALL})")
-    life = ["--die-with-parent", "--new-session"]
+    life = ["--die-with-parent", "--new-session", "--hostname", "sandbox"]
     namespaces = [f"--unshare-{kind}" for kind in ("pid", "net", "ipc", "uts", "cgroup-try")]
     if os.geteuid() == 0:
         # Resource limits would not hold root in a user namespace. So the program may change its
@@ -297,17 +297,7 @@ def bubblewrap() -> list[str]:
         # limits, which the program could take over.
         user = ["--unshare-user", "--uid", "65534", "--gid", "65534", "--as-pid-1"]
     files = [*mounts(), "--ro-bind", str(INSIDE), "/inside", "--remount-ro", "/"]
-    return [
-        program,
-        *life,
-        *namespaces,
-        "--hostname",
-        "sandbox",
-        "--cap-drop",
-        "ALL",
-        *user,
-        *files,
-    ]
+    return [program, *life, *namespaces, "--cap-drop", "ALL", *user, *files]
 
 
 def mounts() -> list[str]:
