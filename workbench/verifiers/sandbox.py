@@ -117,10 +117,7 @@ class Sandbox:
             self.limits["NPROC"] = MOST_THREADS
         # A sandbox that cannot start, as in most containers, says so now.
         with self.start("program.script", {"source": ""}) as process:
-            try:
-                process.wait_for_start()
-            except ChildProcessError as error:
-                raise ChildProcessError(f"sandbox={kind!r}: {error}; {WITHOUT}") from None
+            process.wait_for_start()
 
     def start(
         self,
@@ -235,7 +232,9 @@ class Process(AbstractContextManager):
         code = self.stop()
         self.complaints.seek(0)
         words = self.complaints.read().decode(errors="replace").strip().rpartition("\n")[2]
-        raise ChildProcessError(f"it did not start (exit code {code}): {words or 'no message'}")
+        raise ChildProcessError(
+            f"the sandbox did not start (exit code {code}): {words or 'no message'}; {WITHOUT}"
+        )
 
     def finish(self, seconds: float) -> Ended:
         """Wait for its end, at most so many seconds from the start of its program on."""
