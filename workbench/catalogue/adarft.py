@@ -8,19 +8,16 @@ $$T \leftarrow \text{clip}\big(T + 50 \tanh(2\,(\bar r - 0.5)),\; 0,\; 100\big),
 so the target rises while the mean reward $\bar r$ is above one half. *Released code.*
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.pools import Pool, Problem, Stream
-from workbench.rollouts import Context, Rollouts
-from workbench.rules.allocators import Uniform
+from workbench.methods import Method, Uniform, method
 from workbench.rules.curricula import finite, not_taken
-from workbench.slots import Slot, state_field
+from workbench.slots import Context, Pool, Problems, Rollouts, Slot, Stream, state_field
 from workbench.utils.bounds import Positive, Share, choice
 from workbench.utils.validation import instance_of, number
 
@@ -75,7 +72,7 @@ class AdaRft(Slot):
         """A choice of problems, by their levels where no difficulties are given."""
         return {"problem_choice", "levels"} if self.difficulties is None else {"problem_choice"}
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Problems:
         """The n problems nearest to the target."""
         problems = finite(pool, self)
         candidates = not_taken(problems, context)

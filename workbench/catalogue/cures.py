@@ -18,11 +18,10 @@ from typing import Annotated
 import numpy as np
 
 from workbench.methods import Method, method
-from workbench.pools import Pool, Problem, Stream
-from workbench.rollouts import Context
 from workbench.rules.allocators import InProportion
 from workbench.rules.curricula import ByPosteriors, draw_by_weight, finite, not_taken
 from workbench.rules.success_rates import Posteriors
+from workbench.slots import Context, Pool, Problems, Stream
 from workbench.utils.bounds import Positive, choice
 
 
@@ -51,7 +50,7 @@ class Cures(ByPosteriors):
     form: Annotated[str, choice("paper", "code")] = "paper"
     restart: int | None = None
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Problems:
         """n problems of the whole pool, drawn without replacement by their weights."""
         pool = finite(pool, self)
         problems = [pool[i] for i in not_taken(pool, context)]

@@ -16,12 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.rollouts import Context, Rollouts
+from workbench.methods import Method, Uniform, method
 from workbench.rules.advantages import divide
-from workbench.rules.allocators import Uniform
 from workbench.rules.success_rates import Posteriors, RemembersPosteriors, outcomes
-from workbench.slots import state_field
+from workbench.slots import Context, Rollouts, state_field
 from workbench.utils.bounds import Flag
 
 

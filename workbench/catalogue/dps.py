@@ -21,13 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.pools import Pool, PoolExhausted, Problem, Stream
-from workbench.rollouts import Context, Rollouts
-from workbench.rules.allocators import Uniform
+from workbench.methods import Method, Uniform, method
+from workbench.pools import PoolExhausted
 from workbench.rules.curricula import finite
 from workbench.rules.success_rates import outcomes_of_round
-from workbench.slots import Slot, state_field
+from workbench.slots import Context, Pool, Problems, Rollouts, Slot, Stream, state_field
 from workbench.utils.bounds import Share
 
 # What a problem never seen has: chances of its three states, and a count of each transition.
@@ -63,7 +61,7 @@ class Dps(Slot):
     # Problem -> (4, 3): the chances, and the counts with a row for each state that is left.
     memory: dict[str, Any] = state_field(dict)
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Problems:
         """The n problems with the greatest chance of a mixed group."""
         pool = finite(pool, self)
         ordered = [pool[i] for i in pool.order(context.seed, 0)]

@@ -31,11 +31,9 @@ import numpy as np
 
 from workbench.methods import Method, method
 from workbench.policies import END, GO_ON, STOP, Growing, Plan
-from workbench.pools import Problem
-from workbench.rollouts import Context, Rollouts
 from workbench.rules.allocators import GroupSize, Requests
 from workbench.rules.courses import draws_of, leave_one
-from workbench.slots import PerProblem, Selection, Slot, state_field
+from workbench.slots import Context, PerProblem, Problems, Rollouts, Selection, Slot, state_field
 from workbench.utils.bounds import Count, CountOrZero, Interval, Positive, Share, ShareAboveZero
 from workbench.utils.groups import sample_variances
 from workbench.utils.names import STOPPED
@@ -232,7 +230,7 @@ class BySignal(Slot):
         target = self.budget * self.n * length.sum()
         return by_signal(signal, length, target, self.low, self.up)
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """One request, within the budget of tokens."""
         yield self.counts([problem.id for problem in problems], context.max_new_tokens)[1]
 
@@ -353,7 +351,7 @@ class Deadline(Slot):
         return first, second
 
     def plan(
-        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context
+        self, problems: Problems, counts: np.ndarray, before: np.ndarray, context: Context
     ) -> Plan:
         """All rollouts start at their problems, and may be ended or stopped."""
         limit = context.max_new_tokens or 0

@@ -18,12 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.rollouts import Context, Rollouts
+from workbench.methods import Method, Uniform, method
 from workbench.rules.advantages import batch_normalized, group_normalized
-from workbench.rules.allocators import Uniform
 from workbench.rules.rewards import Correct, Overlong
-from workbench.slots import Slot
+from workbench.slots import Context, Rollouts, Slot
 from workbench.utils.bounds import PositiveOrZero
 from workbench.utils.validation import instance_of
 

@@ -12,19 +12,16 @@ another to the problem where the next one has the largest value. *Text; the size
 our choice.*
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from workbench.methods import Method, method
-from workbench.pools import Problem
-from workbench.rollouts import Context
 from workbench.rules.allocators import GroupSize, Requests
 from workbench.rules.budgets import greedily
 from workbench.rules.success_rates import tally
-from workbench.slots import PerProblem, Slot
+from workbench.slots import Context, PerProblem, Problems, Slot
 from workbench.utils.validation import whole_number
 
 
@@ -112,7 +109,7 @@ class HitUtility(Slot):
         """n on average."""
         return PerProblem(self.n, "average")
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """A request for the probes, and one for the rest."""
         ids = [problem.id for problem in problems]
         rollouts = yield np.full(len(ids), self.probe, dtype=np.int64)

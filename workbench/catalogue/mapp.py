@@ -11,20 +11,16 @@ and that of a wrong one is the same with right and wrong exchanged, and negative
 drawn by the predicted chance of a mixed group. *Text.*
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 from scipy.special import betaln, gammaln
 
-from workbench.methods import Method, method
-from workbench.pools import Pool, Problem, Stream
-from workbench.rollouts import Context, Rollouts
-from workbench.rules.allocators import Uniform
+from workbench.methods import Method, Uniform, method
 from workbench.rules.curricula import ByPosteriors, draw_by_weight
 from workbench.rules.success_rates import Posteriors, RemembersPosteriors, outcomes
-from workbench.slots import state_field
+from workbench.slots import Context, Pool, Problems, Rollouts, Stream, state_field
 from workbench.utils.bounds import Count, at_least
 
 
@@ -69,7 +65,7 @@ class Mapp(ByPosteriors):
     factor: Count = 8
     decay: float = 0.5
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Problems:
         """n candidates, drawn without replacement in proportion to their scores."""
         candidates = self._candidates(pool, n, self.factor, context)
         if not candidates:

@@ -11,16 +11,13 @@ mean is far from one half. After the round the belief decays towards its prior a
 rollouts. *Released code.*
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.pools import Pool, Problem, Stream
-from workbench.rollouts import Context
-from workbench.rules.allocators import Uniform
+from workbench.methods import Method, Uniform, method
 from workbench.rules.curricula import ByPosteriors
+from workbench.slots import Context, Pool, Problems, Stream
 from workbench.utils.bounds import Count, Interval, Share
 
 
@@ -52,7 +49,7 @@ class Mopps(ByPosteriors):
     interval: Interval | None = None
     decay: float = 1.0
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Problems:
         """The n candidates whose drawn success rates suit best."""
         candidates = self._candidates(pool, n, self.factor, context)
         if not candidates:

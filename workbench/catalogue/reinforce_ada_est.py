@@ -16,11 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.methods import Method, method
-from workbench.rollouts import Context, Rollouts
 from workbench.rules.advantages import group_means
 from workbench.rules.allocators import InProportion
 from workbench.rules.success_rates import Posteriors
-from workbench.slots import Slot
+from workbench.slots import Context, Rollouts, Slot
 from workbench.utils.bounds import Positive, PositiveOrZero
 from workbench.utils.groups import grouped_rewards, is_mixed
 

@@ -16,17 +16,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.slots import Slot
+from workbench.slots import Context, Ragged, Rollouts, Slot
 from workbench.utils.bounds import Flag, pair
 from workbench.utils.groups import grouped_rewards, is_mixed
 from workbench.utils.names import of_catalogue
-from workbench.utils.validation import (
-    is_number,
-    one_of,
-    positive_number,
-    shown,
-)
+from workbench.utils.validation import is_number, one_of, positive_number, shown
 
 # Functions of rewards and groups
 

@@ -19,7 +19,6 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.pools import Problem
 from workbench.rollouts import Context, Rollouts
 from workbench.rules import budgets
 from workbench.rules.budgets import expected_rollouts as expected_rollouts
@@ -35,7 +34,7 @@ from workbench.rules.success_rates import (
     deviations,
     tally,
 )
-from workbench.slots import More, PerProblem, Slot, needs_of, state_field
+from workbench.slots import More, PerProblem, Problems, Slot, needs_of, state_field
 from workbench.utils.bounds import (
     Count,
     CountOrZero,
@@ -68,7 +67,7 @@ class Uniform(Slot):
         """n of every problem."""
         return PerProblem(self.n)
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """One request: the same count for every problem."""
         yield np.full(len(problems), self.n, dtype=np.int64)
 
@@ -95,7 +94,7 @@ class ByRates(Slot):
         """n on average."""
         return PerProblem(self.n, "average")
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """One request; fresh rates make one for their probes before it, within the total."""
         total = self._total(len(problems))
         rates = yield from self.rates.estimates(problems, context)
@@ -213,7 +212,7 @@ class Staged(Slot):
         """k in the first request; problems that go on get more."""
         return PerProblem(self.k, "about")
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """One request a stage, until every problem has what is wanted."""
         ids = [problem.id for problem in problems]
         counts = np.full(len(ids), self.k, dtype=np.int64)
@@ -266,7 +265,7 @@ class Rescue(Slot):
         """Those of stage I; problems that failed get more."""
         return PerProblem(self.explore, "about")
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """One request for stage I, then one for each iteration of stage II that is needed."""
         ids = [problem.id for problem in problems]
         rollouts = yield np.full(len(ids), self.explore, dtype=np.int64)
@@ -366,14 +365,14 @@ class DynamicSampling(Slot):
         # With a number of groups of its own, the rollouts of a round do not follow its problems.
         return PerProblem(self.n, "each" if self.groups is None else "about")
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """A draw's requests, and a request for problems between draws; keeps the mixed groups."""
         wanted = len(problems) if self.groups is None else self.groups
         rollouts, ids, is_mixed = yield from self.draws(problems, context, wanted)
         # In the order of drawing, so that the surplus is that of the last draw.
         return rows_of(rollouts, ids, np.flatnonzero(is_mixed)[:wanted])
 
-    def draws(self, problems: Sequence[Problem], context: Context, wanted: int) -> Requests:
+    def draws(self, problems: Problems, context: Context, wanted: int) -> Requests:
         """Requests for draws of problems and their rollouts, until `wanted` problems are mixed.
 
         Returns the round's rollouts, the ids of its problems (P,), and which of them are mixed,
@@ -432,9 +431,7 @@ def _refilled(missing: int, is_mixed: np.ndarray, refill: float, most: int) -> i
     return min(max(int(missing / share_of_mixed * refill), 1), most)
 
 
-def _sample_draw(
-    counter: Any, problems: Sequence[Problem], drawn: int, context: Context
-) -> Requests:
+def _sample_draw(counter: Any, problems: Problems, drawn: int, context: Context) -> Requests:
     """An allocator's requests for the problems from `drawn` on; returns all rollouts so far."""
     # Driven by hand rather than by `yield from`, since its counts are for the new problems only
     # and have to be extended to all.
@@ -490,7 +487,7 @@ class InProportion(RemembersPosteriors):
         """n on average."""
         return PerProblem(self.n, "average")
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """One request, in proportion to the weights."""
         weights = self._weights([problem.id for problem in problems])
         yield budgets.in_proportion(weights, self.n * len(problems), self.low, self.up)

@@ -9,20 +9,15 @@ the mean reward up a scale of difficulties. All of them need a finite pool.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.pools import Pool, PoolExhausted, Problem, Stream
-from workbench.rollouts import Context, Rollouts
+from workbench.pools import PoolExhausted
 from workbench.rules.success_rates import Posteriors, outcomes, outcomes_of_round
-from workbench.slots import Slot, state_field
-from workbench.utils.bounds import (
-    ShareAboveZero,
-    choice,
-)
+from workbench.slots import Context, Pool, Problem, Problems, Rollouts, Slot, Stream, state_field
+from workbench.utils.bounds import ShareAboveZero, choice
 from workbench.utils.names import STOPPED, of_catalogue
 
 
@@ -48,7 +43,7 @@ class ShuffledEpochs(Slot):
     reads_verdict = False
     in_order = True
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Problems:
         """The next n problems; fewer where a pool has fewer that are not in the round."""
         if context.taken and isinstance(pool, Pool):
             # In the middle of a round a short list says that there are no more. At its start the
@@ -105,7 +100,7 @@ class Recycled(OverEpochs):
         """Where success rates decide."""
         return self.rule == "skewed"
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Problems:
         """The waiting problems, and fresh ones for the rest of the round."""
         pool = finite(pool, self)
         first: list[Problem] = []
@@ -148,9 +143,7 @@ class ByPosteriors(OverEpochs):
         options = {name: vars(self)[name] for name in ("decay", "restart") if name in vars(self)}
         self.posteriors = Posteriors(**options)
 
-    def _candidates(
-        self, pool: Pool | Stream, n: int, factor: int, context: Context
-    ) -> Sequence[Problem]:
+    def _candidates(self, pool: Pool | Stream, n: int, factor: int, context: Context) -> Problems:
         """The next factor * n problems of the shuffled epochs, or all where the pool has fewer."""
         # At least n are asked for, so that a pool without n left ends as it does for plain epochs.
         return self.order.choose(pool, max(n, min(factor * n, len(finite(pool, self)))), context)
@@ -178,7 +171,7 @@ class WithoutSolved(OverEpochs):
     solved: ShareAboveZero = 1.0
     left: set[str] = state_field(set)
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Problems:
         """The next n problems that have not left."""
         pool = finite(pool, self)
         if not context.taken and len(pool) - len(self.left) < n:
@@ -214,7 +207,7 @@ def not_taken(pool: Pool, context: Context) -> np.ndarray:
 
 
 def draw_by_weight(
-    problems: Sequence[Problem], weights: np.ndarray, n: int, rng: np.random.Generator
+    problems: Problems, weights: np.ndarray, n: int, rng: np.random.Generator
 ) -> list[Problem]:
     """n problems without replacement, each next one in proportion to its weight.
 

@@ -15,8 +15,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.slots import Slot, state_field
+from workbench.slots import Context, Ragged, Rollouts, Slot, state_field
 from workbench.utils.bounds import Count, CountOrZero, choice
 from workbench.utils.groups import keys, place_within
 from workbench.utils.names import of_catalogue

@@ -15,23 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from workbench.rollouts import Context, Rollouts
 from workbench.rules.scheduler import Scheduler as Scheduler
-from workbench.slots import Baseline, PerProblem, Selection, Slot
-from workbench.utils.bounds import (
-    Count,
-    CountOrZero,
-    Flag,
-    ShareAboveZero,
-)
+from workbench.slots import Baseline, Context, PerProblem, Rollouts, Selection, Slot
+from workbench.utils.bounds import Count, CountOrZero, Flag, ShareAboveZero
 from workbench.utils.groups import group_numbers, grouped_rewards, place_within
 from workbench.utils.names import STOPPED, of_catalogue
 from workbench.utils.seeding import derive
-from workbench.utils.validation import (
-    booleans,
-    numpy_generator,
-    whole_number,
-)
+from workbench.utils.validation import booleans, numpy_generator, whole_number
 
 # The rules, as functions of arrays
 

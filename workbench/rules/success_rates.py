@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from workbench.pools import Problem
-from workbench.rollouts import Context, Rollouts
-from workbench.slots import Slot, state_field
+from workbench.slots import Context, Problems, Rollouts, Slot, state_field
 from workbench.utils.bounds import Count, Positive, PositiveOrZero, Share, choice
 from workbench.utils.groups import place_within, sample_variances
 from workbench.utils.names import of_catalogue
@@ -136,7 +134,7 @@ class SuccessRates(Slot):
         return self.probe if self.kind == "fresh" else 0
 
     def estimates(
-        self, problems: Sequence[Problem], context: Context
+        self, problems: Problems, context: Context
     ) -> Generator[np.ndarray, Rollouts, np.ndarray]:
         """For an allocator to `yield from`: asks for probes if needed, and returns rates (P,)."""
         if self.kind == "fresh":
@@ -145,7 +143,7 @@ class SuccessRates(Slot):
             return self._ask(problems, _ratio(correct, tries))
         return self._ask(problems, self.learner.estimate(problems, context))
 
-    def _ask(self, problems: Sequence[Problem], rates: np.ndarray) -> np.ndarray:
+    def _ask(self, problems: Problems, rates: np.ndarray) -> np.ndarray:
         """Note the estimates (P,) of a round, for `feedback` to compare with the outcomes."""
         self.asked = {
             "ids": [problem.id for problem in problems],
@@ -210,7 +208,7 @@ class History:
         self.columns = np.dtype([("ring", np.uint8, (config.window,)), *counts])
         self.past: dict[str, Any] = {}
 
-    def estimate(self, problems: Sequence[Problem], context: Context) -> np.ndarray:
+    def estimate(self, problems: Problems, context: Context) -> np.ndarray:
         """Rates (P,) float64, NaN for an unknown id."""
         return np.array([self._rate(problem.id) for problem in problems], dtype=np.float64)
 
@@ -274,7 +272,7 @@ class Predictor:
         self.known: dict[str, np.ndarray] = {}
         self.asked: dict[str, np.ndarray] = {}
 
-    def estimate(self, problems: Sequence[Problem], context: Context) -> np.ndarray:
+    def estimate(self, problems: Problems, context: Context) -> np.ndarray:
         """Rates (P,) float64, NaN before the first round was observed."""
         states = _prompt_states(problems, context.policy)
         # Kept for `observe`, so that the states of a round are computed once. Dynamic sampling asks
@@ -446,7 +444,7 @@ class RemembersPosteriors(Slot):
         return self.posteriors
 
 
-def _prompt_states(problems: Sequence[Problem], policy: Policy) -> np.ndarray:
+def _prompt_states(problems: Problems, policy: Policy) -> np.ndarray:
     """The policy's hidden state of every prompt, (P, H) float32.
 
     Each row is brought to mean 0 and deviation 1, so that the scale of the states does not matter.
