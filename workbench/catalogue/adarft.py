@@ -16,14 +16,14 @@ from typing import Annotated
 import numpy as np
 
 from workbench.methods import Method, Uniform, method
-from workbench.rules.curricula import finite, not_taken
-from workbench.slots import Context, Pool, Problems, Rollouts, Slot, Stream, state_field
+from workbench.rules.curricula import OverPool, rng_of
+from workbench.slots import Context, Pool, Problems, Rollouts, state_field
 from workbench.utils.bounds import Positive, Share, choice
 from workbench.utils.validation import instance_of, number
 
 
 @dataclass
-class AdaRft(Slot):
+class AdaRft(OverPool):
     """Takes the problems whose difficulty is nearest to a target that follows the mean reward.
 
     Difficulties lie in [0, 100]. After each round the target moves by
@@ -72,32 +72,24 @@ class AdaRft(Slot):
         """A choice of problems, by their levels where no difficulties are given."""
         return {"problem_choice", "levels"} if self.difficulties is None else {"problem_choice"}
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Problems:
-        """The n problems nearest to the target."""
-        problems = finite(pool, self)
-        candidates = not_taken(problems, context)
-        if len(candidates) < n and context.taken:
-            return [problems[i] for i in candidates]
-        distance = np.abs(self._difficulties(problems)[candidates] - self.target)
+    def _places(self, problems: Problems, n: int, pool: Pool, context: Context) -> np.ndarray:
+        distance = np.abs(self._difficulties(problems, pool) - self.target)
         if self.ties == "index":
-            order = np.argsort(distance, kind="stable")
-        else:
-            rng = context.rng("curriculum", len(context.taken))
-            order = np.lexsort((rng.random(len(distance)), distance))
-        return [problems[i] for i in candidates[order[:n]]]
+            return np.argsort(distance, kind="stable")[:n]
+        return np.lexsort((rng_of(context).random(len(distance)), distance))[:n]
 
-    def _difficulties(self, pool: Pool) -> np.ndarray:
-        """The difficulty of every problem of the pool, (P,)."""
+    def _difficulties(self, problems: Problems, pool: Pool) -> np.ndarray:
+        """The difficulties of some problems of the pool, (P,)."""
         if self.difficulties is not None:
             for problem in pool:
                 if problem.id not in self.difficulties:
                     raise ValueError(f"difficulties: problem {problem.id!r} of the pool has none")
-            return np.array([self.difficulties[problem.id] for problem in pool])
+            return np.array([self.difficulties[problem.id] for problem in problems])
         # The scale is that of the whole pool, so that a target means the same in every round.
-        levels = np.array([problem.level for problem in pool])
-        low, high = levels.min(), levels.max()
+        levels = [problem.level for problem in pool]
+        low, high = min(levels), max(levels)
         scale = 100 / (high - low) if high > low else 0.0
-        return (levels - low) * scale
+        return (np.array([problem.level for problem in problems]) - low) * scale
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The target moves with the mean reward of the round's new rollouts."""

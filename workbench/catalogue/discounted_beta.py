@@ -18,8 +18,8 @@ import numpy as np
 
 from workbench.methods import Method, Uniform, method
 from workbench.rules.advantages import divide
-from workbench.rules.success_rates import Posteriors, RemembersPosteriors, outcomes
-from workbench.slots import Context, Rollouts, state_field
+from workbench.rules.success_rates import RemembersPosteriors, outcomes
+from workbench.slots import Context, Rollouts
 from workbench.utils.bounds import Flag
 
 
@@ -45,11 +45,8 @@ class DiscountedBeta(RemembersPosteriors):
 
     decay: float = 0.5
     scale: Flag = True
-    posteriors: Posteriors = state_field()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.posteriors = Posteriors(decay=self.decay, towards="zero")
+    towards = "zero"
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
         """(R,) float64."""

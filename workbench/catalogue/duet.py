@@ -34,10 +34,18 @@ from workbench.policies import END, GO_ON, STOP, Growing, Plan
 from workbench.rules.allocators import GroupSize, Requests
 from workbench.rules.courses import draws_of, leave_one
 from workbench.slots import Context, PerProblem, Problems, Rollouts, Selection, Slot, state_field
-from workbench.utils.bounds import Count, CountOrZero, Interval, Positive, Share, ShareAboveZero
+from workbench.utils.bounds import (
+    Count,
+    CountOrZero,
+    Interval,
+    Positive,
+    Share,
+    ShareAboveZero,
+    of_kind,
+)
 from workbench.utils.groups import sample_variances
 from workbench.utils.names import STOPPED
-from workbench.utils.validation import instance_of, number, whole_number
+from workbench.utils.validation import number, whole_number
 from workbench.verifiers.boxes import last_box
 
 
@@ -118,7 +126,7 @@ class Signals(Slot):
             del self.sums[next(iter(self.sums))]
 
 
-OfSignals = Annotated[Signals, partial(instance_of, kinds=Signals, example="Signals(history=256)")]
+OfSignals = Annotated[Signals, of_kind(Signals, "Signals(history=256)")]
 
 
 def by_signal(
@@ -406,9 +414,7 @@ class Deadline(Slot):
         return last_box(text) is not None or ANSWER.search(text) is not None
 
 
-OfAllocator = Annotated[
-    BySignal, partial(instance_of, kinds=BySignal, example="allocators.BySignal(8)")
-]
+OfAllocator = Annotated[BySignal, of_kind(BySignal, "allocators.BySignal(8)")]
 
 
 def inverse_counts(counts: Any, floor: float = 0.05) -> np.ndarray:

@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from workbench.methods import Method, method
-from workbench.rules.allocators import GroupSize, Requests
+from workbench.rules.allocators import GroupSize, Requests, Split
 from workbench.rules.budgets import greedily
 from workbench.rules.success_rates import tally
-from workbench.slots import Context, PerProblem, Problems, Slot
-from workbench.utils.validation import whole_number
+from workbench.slots import Context, Problems
 
 
 def by_hit_utility(a: Any, b: Any, total: int, up: int) -> np.ndarray:
@@ -71,7 +70,7 @@ def by_hit_utility(a: Any, b: Any, total: int, up: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class HitUtility(Slot):
+class HitUtility(Split):
     """A probe of every problem, then the split with the greatest expected number of problems
     solved.
 
@@ -100,14 +99,10 @@ class HitUtility(Slot):
 
     needs = frozenset({"resampling"})
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number("up", self.up, self.probe)
-        whole_number("n", self.n, self.probe, self.up)
-
-    def sampled(self) -> PerProblem:
-        """n on average."""
-        return PerProblem(self.n, "average")
+    @property
+    def _least(self) -> int:
+        """The probe."""
+        return self.probe
 
     def allocate(self, problems: Problems, context: Context) -> Requests:
         """A request for the probes, and one for the rest."""

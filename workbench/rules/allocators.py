@@ -19,7 +19,6 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.rollouts import Context, Rollouts
 from workbench.rules import budgets
 from workbench.rules.budgets import expected_rollouts as expected_rollouts
 from workbench.rules.budgets import info_gain as info_gain
@@ -27,14 +26,8 @@ from workbench.rules.budgets import knapsack as knapsack
 from workbench.rules.budgets import nonzero_gradient_probability as nonzero_gradient_probability
 from workbench.rules.budgets import required_rollouts as required_rollouts
 from workbench.rules.budgets import value as value
-from workbench.rules.success_rates import (
-    Posteriors,
-    RemembersPosteriors,
-    SuccessRates,
-    deviations,
-    tally,
-)
-from workbench.slots import More, PerProblem, Problems, Slot, needs_of, state_field
+from workbench.rules.success_rates import RemembersPosteriors, SuccessRates, deviations, tally
+from workbench.slots import Context, More, PerProblem, Problems, Rollouts, Slot, needs_of
 from workbench.utils.bounds import (
     Count,
     CountOrZero,
@@ -43,6 +36,7 @@ from workbench.utils.bounds import (
     Positive,
     PositiveOrZero,
     at_least,
+    of_kind,
 )
 from workbench.utils.descriptions import compose
 from workbench.utils.groups import group_numbers
@@ -53,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 Requests = Generator[Any, Any, Any]  # what `allocate` returns, see `slots.Allocator`
 GroupSize = Annotated[int, at_least(2)]  # one rollout alone has no advantage
+OfRates = Annotated[SuccessRates, of_kind(SuccessRates, "SuccessRates('last')")]
 
 
 @dataclass(frozen=True)
@@ -72,12 +67,36 @@ class Uniform(Slot):
         yield np.full(len(problems), self.n, dtype=np.int64)
 
 
-class ByRates(Slot):
-    """Base of allocators whose counts follow from success rates, which learn from each round."""
+class Split(Slot):
+    """Base of allocators that split n rollouts a problem, on average, within bounds for each.
+
+    With a `total` the rollouts of a round are so many instead, however many problems it has.
+    """
 
     n: int
     low: int
     up: int
+    total: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number("up", self.up, self._least)
+        if self.total is None:
+            whole_number("n", self.n, self._least, self.up)
+
+    @property
+    def _least(self) -> int:
+        """Rollouts that every problem gets."""
+        return self.low
+
+    def sampled(self) -> PerProblem | None:
+        """n on average; unknown where a total is split among any number of problems."""
+        return PerProblem(self.n, "average") if self.total is None else None
+
+
+class ByRates(Split):
+    """Base of allocators whose counts follow from success rates, which learn from each round."""
+
     rates: SuccessRates
 
     @property
@@ -87,12 +106,8 @@ class ByRates(Slot):
 
     @property
     def _least(self) -> int:
-        """Rollouts that every problem gets."""
+        """Rollouts that every problem gets, of which probes are a part."""
         return max(self.low, self.rates.spent)
-
-    def sampled(self) -> PerProblem | None:
-        """n on average."""
-        return PerProblem(self.n, "average")
 
     def allocate(self, problems: Problems, context: Context) -> Requests:
         """One request; fresh rates make one for their probes before it, within the total."""
@@ -148,23 +163,13 @@ class Knapsack(ByRates):
     info_gain: Flag = True
     fallback: Flag = True
     estimator: str = "grpo"
-    rates: SuccessRates = field(default_factory=SuccessRates)
+    rates: OfRates = field(default_factory=SuccessRates)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        instance_of("rates", self.rates, SuccessRates, "SuccessRates('last')")
         # The number of problems is not known yet. One problem with the budget `up` always fits, so
-        # this checks the bounds and the name.
+        # this checks what the estimator needs.
         budgets.check_budget(1, self.up, self._least, self.up, self.estimator)
-        if self.total is None and not self._least <= self.n <= self.up:
-            raise ValueError(
-                f"n={self.n}: an average from {self._least} (low, or the probes) to {self.up} (up) "
-                "is needed"
-            )
-
-    def sampled(self) -> PerProblem | None:
-        """n on average; unknown where a total is split among any number of problems."""
-        return PerProblem(self.n, "average") if self.total is None else None
 
     def _total(self, problems: int) -> int:
         total = self.n * problems if self.total is None else self.total
@@ -470,22 +475,12 @@ def rows_of(rollouts: Rollouts, ids: Sequence[str], kept: np.ndarray) -> np.ndar
 
 
 @dataclass
-class InProportion(RemembersPosteriors):
+class InProportion(RemembersPosteriors, Split):
     """Base of allocators whose counts are in proportion to weights that posteriors give."""
 
     n: int = 8
     low: Count = 2
     up: int = 32
-    posteriors: Posteriors = state_field(Posteriors)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number("up", self.up, self.low)
-        whole_number("n", self.n, self.low, self.up)
-
-    def sampled(self) -> PerProblem:
-        """n on average."""
-        return PerProblem(self.n, "average")
 
     def allocate(self, problems: Problems, context: Context) -> Requests:
         """One request, in proportion to the weights."""

@@ -434,9 +434,21 @@ def outcomes_of_round(rollouts: Rollouts, number: int) -> tuple[list[str], np.nd
 
 
 class RemembersPosteriors(Slot):
-    """Base class of a slot value whose memory is its posteriors, an attribute of that name."""
+    """Base class of a slot value whose memory is its posteriors, an attribute of that name.
+
+    What else stands here are the arguments of `Posteriors`. A value of its own, or an argument, may
+    take their place.
+    """
 
     posteriors: Posteriors
+    prior: tuple[float, float] = (1.0, 1.0)
+    decay: float = 1.0
+    towards: str = "prior"
+    restart: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.posteriors = Posteriors(*self.prior, self.decay, self.towards, self.restart)
 
     @property
     def delegate(self) -> Slot:

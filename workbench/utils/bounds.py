@@ -22,6 +22,7 @@ from typing import Annotated, Any
 
 from workbench.utils.validation import (
     boolean,
+    instance_of,
     is_pair,
     number,
     one_of,
@@ -42,6 +43,11 @@ def at_least(low: int) -> Bound:
 def choice(*allowed: Any) -> Bound:
     """The bound that a value is one of `allowed`."""
     return partial(one_of, allowed=allowed)
+
+
+def of_kind(kind: type, example: str) -> Bound:
+    """The bound of objects of a class; `example` is an expression that makes one."""
+    return partial(instance_of, kinds=kind, example=example)
 
 
 def pair(name: str, value: Any, *, rising: bool = False, **limits: float) -> None:
