@@ -18,8 +18,10 @@ import numpy as np
 from workbench.methods import Method, Uniform, method
 from workbench.rules.curricula import OverPool, rng_of
 from workbench.slots import Context, Pool, Problems, Rollouts, state_field
-from workbench.utils.bounds import Positive, Share, choice
-from workbench.utils.validation import instance_of, number
+from workbench.utils.bounds import Positive, Share, choice, of_kind
+from workbench.utils.validation import number
+
+Difficulties = Annotated[Mapping[str, float], of_kind(Mapping, "{'problem id': 40}")]
 
 
 @dataclass
@@ -47,7 +49,7 @@ class AdaRft(OverPool):
     AdaRFT (arXiv 2504.05520) and its released code: step 50, sensitivity 2, wanted .5.
     """
 
-    difficulties: Mapping[str, float] | None = None
+    difficulties: Difficulties | None = None
     start: Annotated[float, partial(number, low=0, high=100)] = 0.0
     step: Positive = 50.0
     sensitivity: Positive = 2.0
@@ -60,10 +62,8 @@ class AdaRft(OverPool):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.difficulties is not None:
-            instance_of("difficulties", self.difficulties, Mapping, "{'problem id': 40}")
-            for problem, difficulty in self.difficulties.items():
-                number(f"difficulties[{problem!r}]", difficulty, low=0, high=100)
+        for problem, difficulty in (self.difficulties or {}).items():
+            number(f"difficulties[{problem!r}]", difficulty, low=0, high=100)
         # A checkpoint gives a number back with the type that it has here.
         self.target = float(self.start)
 

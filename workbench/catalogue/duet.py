@@ -508,12 +508,9 @@ def duet(n: int = 8, budget: float = 0.5, limit: int = 3072, low: int = 1) -> Me
     """
     whole_number("limit", limit, 1)
     usual = Deadline()
-    scaled = {
-        name: round(getattr(usual, name) * limit / 3072)
-        for name in ("every", "start", "grace", "gap")
-    }
-    scaled["every"] = max(scaled["every"], 1)
-    deadline = Deadline(**scaled)
+    published = (usual.every, usual.start, usual.grace, usual.gap)
+    every, start, grace, gap = (round(tokens * limit / 3072) for tokens in published)
+    deadline = Deadline(every=max(every, 1), start=start, grace=grace, gap=gap)
     allocator = BySignal(n, budget, low)
     weights = InverseCounts(spare=deadline.spare, allocator=allocator.clone())
     return Method("duet", allocator=allocator, course=deadline, selector=weights)

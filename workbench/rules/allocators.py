@@ -41,7 +41,7 @@ from workbench.utils.bounds import (
 from workbench.utils.descriptions import compose
 from workbench.utils.groups import group_numbers
 from workbench.utils.names import of_catalogue
-from workbench.utils.validation import instance_of, whole_number
+from workbench.utils.validation import whole_number
 
 logger = logging.getLogger(__name__)
 
@@ -250,7 +250,7 @@ class Rescue(Slot):
 
     explore: GroupSize = 8
     total: int = 16
-    threshold: CountOrZero = 0
+    threshold: int = 0
     n_max: int = 32
     k_max: CountOrZero = 10
     extra: Count = 2
@@ -261,10 +261,7 @@ class Rescue(Slot):
         super().__post_init__()
         whole_number("total", self.total, self.explore)
         whole_number("n_max", self.n_max, self.explore)
-        if 2 * self.threshold > self.explore:
-            raise ValueError(
-                f"threshold={self.threshold}: at most half of explore={self.explore} is allowed"
-            )
+        whole_number("threshold", self.threshold, 0, self.explore // 2)
 
     def sampled(self) -> PerProblem:
         """Those of stage I; problems that failed get more."""
@@ -333,7 +330,7 @@ class DynamicSampling(Slot):
     n: GroupSize = 8
     groups: Count | None = None
     max_draws: Count = 3
-    within: Any = None
+    within: Annotated[Slot, of_kind(Slot, "Knapsack()")] | None = None
     refill: Positive | None = None
     between: Interval = (0.0, 1.0)
     spread: PositiveOrZero = 0.0
@@ -343,13 +340,11 @@ class DynamicSampling(Slot):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.within is not None:
-            instance_of("within", self.within, Slot, "Knapsack()")
-            if "more_problems" in needs_of(self.within):
-                raise ValueError(
-                    f"within={compose(self.within)}: it draws problems itself, which dynamic "
-                    "sampling does already"
-                )
+        if self.within is not None and "more_problems" in needs_of(self.within):
+            raise ValueError(
+                f"within={compose(self.within)}: it draws problems itself, which dynamic sampling "
+                "does already"
+            )
 
     @property
     def delegate(self) -> Slot | None:

@@ -290,18 +290,7 @@ class Rejection(Slot):
         """The rows that each problem's kind of group keeps."""
         problems, groups, sizes = group_numbers(rollouts.group)
         correct = rollouts.correct
-        right, wrong = self._rows_to_keep(groups, sizes, correct, rollouts.stage)
-        order = _shuffled(problems, groups, context.rng("selector"))
-        rows = first_of_each_kind(order, groups, correct, right, wrong)
-        return Selection(rows, baseline=self.baseline)
-
-    def _rows_to_keep(
-        self, groups: np.ndarray, sizes: np.ndarray, correct: np.ndarray, stage: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """How many correct and how many wrong rows each group keeps, (G,) both.
-
-        Where a group has fewer rows than that, it keeps all of them.
-        """
+        stage = rollouts.stage
         # The first stage alone says how hard a problem is, before the rescue changed its share.
         first_stage = np.full(len(sizes), np.inf)
         np.minimum.at(first_stage, groups, stage)
@@ -320,7 +309,10 @@ class Rejection(Slot):
         ]
         keep_right = np.select(cases, [self.uniform, self.balanced, right], high[0])
         keep_wrong = np.select(cases, [self.uniform, self.balanced, self.k * right], high[1])
-        return keep_right, keep_wrong
+        # Where a group has fewer rows than that, it keeps all of them.
+        order = _shuffled(problems, groups, context.rng("selector"))
+        rows = first_of_each_kind(order, groups, correct, keep_right, keep_wrong)
+        return Selection(rows, baseline=self.baseline)
 
 
 # Selectors of further papers

@@ -153,14 +153,6 @@ class SuccessRates(Slot):
         }
         return rates
 
-    def _compare(self, rollouts: Rollouts, skip: int = 0) -> None:
-        """Measure the error against all rollouts but the first `skip` of each problem."""
-        if self.asked:
-            observed = _ratio(*tally(self.asked["ids"], rollouts, skip))
-            # Over the problems that have both, the others are NaN.
-            error = np.abs(self.asked["rates"] - observed)
-            self.asked["error"] = np.nan if np.isnan(error).all() else float(np.nanmean(error))
-
     def metrics(self) -> dict[str, float]:
         """How good the estimates of the latest round were.
 
@@ -180,8 +172,12 @@ class SuccessRates(Slot):
         """Take in a round's rollouts. Old responses that joined the round are passed over."""
         newest = rollouts.round == rollouts.round.max(initial=0)
         rollouts = rollouts.take(newest)
-        # Without the probes, since an estimate must not be judged by the rollouts it was made of.
-        self._compare(rollouts, self.spent)
+        if self.asked:
+            # Without the probes: an estimate must not be judged by the rollouts it was made of.
+            observed = _ratio(*tally(self.asked["ids"], rollouts, skip=self.spent))
+            # Over the problems that have both, the others are NaN.
+            error = np.abs(self.asked["rates"] - observed)
+            self.asked["error"] = np.nan if np.isnan(error).all() else float(np.nanmean(error))
         if self.learner is not None:
             self.learner.observe(rollouts, context)
 
