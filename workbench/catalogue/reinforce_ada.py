@@ -16,11 +16,10 @@ from typing import Annotated
 import numpy as np
 
 from workbench.methods import Method, method
-from workbench.rollouts import Context, Rollouts
 from workbench.rules.advantages import GroupNormalized
 from workbench.rules.allocators import Staged
 from workbench.rules.selectors import first_of_each_kind
-from workbench.slots import PerProblem, Selection, Slot
+from workbench.slots import Context, PerProblem, Rollouts, Selection, Slot
 from workbench.utils.bounds import at_least
 from workbench.utils.groups import group_numbers
 from workbench.utils.validation import one_of, whole_number

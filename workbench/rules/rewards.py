@@ -16,8 +16,8 @@ import numpy as np
 
 from workbench.checks import checked_numbers
 from workbench.policies import Sampling
-from workbench.rollouts import NonFinite, Rollouts
-from workbench.slots import Reward
+from workbench.rollouts import NonFinite
+from workbench.slots import Reward, Rollouts
 from workbench.utils.bounds import Positive, ShareAboveZero, check_arguments
 from workbench.utils.validation import shown
 

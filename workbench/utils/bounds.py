@@ -20,7 +20,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
-from workbench.utils.validation import is_number, number, one_of, shown, whole_number
+from workbench.utils.validation import (
+    instance_of,
+    is_number,
+    number,
+    one_of,
+    shown,
+    whole_number,
+)
 
 Bound = Callable[[str, Any], None]
 
@@ -33,6 +40,11 @@ def at_least(low: int) -> Bound:
 def choice(*allowed: Any) -> Bound:
     """The bound that a value is one of `allowed`."""
     return partial(one_of, allowed=allowed)
+
+
+def of_kind(kind: type, example: str) -> Bound:
+    """The bound of objects of a class; `example` is an expression that makes one."""
+    return partial(instance_of, kinds=kind, example=example)
 
 
 def pair(name: str, value: Any, *, rising: bool = False, **limits: float) -> None:
