@@ -18,8 +18,7 @@ from typing import Annotated
 
 import numpy as np
 
-from workbench.methods import Method, Uniform, method
-from workbench.rules.advantages import GroupNormalized
+from workbench.methods import GroupNormalized, Method, Uniform, method
 from workbench.rules.allocators import GroupSize, Requests
 from workbench.rules.selectors import first_of_each_group
 from workbench.slots import Context, More, PerProblem, Problems, Rollouts, Selection, Slot

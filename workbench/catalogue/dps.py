@@ -60,7 +60,7 @@ class Dps(OverPool):
 
     def _candidates(self, pool: Pool, n: int, context: Context) -> Problems:
         ordered = [pool[i] for i in pool.order(context.seed, 0)]
-        return super()._candidates(ordered, n, context)
+        return [problem for problem in ordered if problem.id not in context.taken]
 
     def _places(self, problems: Problems, n: int, pool: Pool, context: Context) -> np.ndarray:
         mixed = self.predicted([problem.id for problem in problems])[:, 1]

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.methods import Method, Objective, Uniform, method
-from workbench.rules.advantages import GroupNormalized
+from workbench.methods import GroupNormalized, Method, Objective, Uniform, method
 from workbench.rules.replay import Joined, RightAnswers, is_bare
 from workbench.rules.success_rates import outcomes
 from workbench.slots import Context, Rollouts, state_field

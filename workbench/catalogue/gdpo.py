@@ -18,9 +18,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.methods import Method, Uniform, method
+from workbench.methods import Correct, Method, Overlong, Uniform, method
 from workbench.rules.advantages import batch_normalized, group_normalized
-from workbench.rules.rewards import Correct, Overlong
 from workbench.slots import Context, Rollouts, Slot
 from workbench.utils.bounds import PositiveOrZero, of_kind
 

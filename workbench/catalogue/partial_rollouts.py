@@ -66,11 +66,9 @@ class Partial(Drafts):
         """Rollouts that waited go on, and all stop when enough groups are complete."""
         rows = self._drafts(problems, counts, before)
         lengths = np.zeros(len(rows), dtype=np.int64)
-        waited = np.flatnonzero(rows >= 0)
-        if len(waited):
-            assert self.stored is not None
-            old = self.stored.take(rows[waited])
-            lengths[waited] = old.lengths - (old.status != STOPPED)
+        if self.stored is not None:
+            grown = self.stored.lengths - (self.stored.status != STOPPED)
+            lengths = np.where(rows >= 0, grown[rows], 0)
         owner = np.repeat(np.arange(len(counts)), counts)
         groups = np.count_nonzero(counts)
         wanted = math.ceil(self.complete * groups - 1e-9)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.methods import Method, Uniform, method
-from workbench.rules.advantages import GroupNormalized
+from workbench.methods import GroupNormalized, Method, Uniform, method
 from workbench.rules.replay import Joined, RightAnswers, is_bare, reward_parts
 from workbench.slots import Context, Rollouts
 from workbench.utils.bounds import Count

@@ -151,7 +151,7 @@ class OverPool(Slot):
             raise PoolExhausted(f"n={n}: the pool has {len(pool)} problems")
         return [candidates[i] for i in self._places(candidates, n, pool, context)]
 
-    def _candidates(self, pool: Problems, n: int, context: Context) -> Problems:
+    def _candidates(self, pool: Pool, n: int, context: Context) -> Problems:
         """The problems to choose from."""
         return [problem for problem in pool if problem.id not in context.taken]
 
@@ -175,7 +175,7 @@ class ByPosteriors(RemembersPosteriors, OverPool, OverEpochs):
     # The place in the epoch is stored besides the posteriors.
     delegate = None
 
-    def _candidates(self, pool: Problems, n: int, context: Context) -> Problems:
+    def _candidates(self, pool: Pool, n: int, context: Context) -> Problems:
         """The next factor * n problems of the shuffled epochs, or all where the pool has fewer."""
         if not self.factor:
             return super()._candidates(pool, n, context)

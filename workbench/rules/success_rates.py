@@ -447,7 +447,7 @@ class RemembersPosteriors(Slot):
         self.posteriors = Posteriors(*self.prior, self.decay, self.towards, self.restart)
 
     @property
-    def delegate(self) -> Slot:
+    def delegate(self) -> Slot | None:
         """The posteriors: they learn from the round and are stored."""
         return self.posteriors
 
