@@ -76,9 +76,7 @@ def labelled(records: Record | Iterable[Record]) -> dict[str, list[Record]]:
     dict from label to a list of Record
         In the order of first appearance, the records of each in the order of their seeds.
     """
-    records = [records] if isinstance(records, Record) else list(records)
-    if not records:
-        raise ValueError("records: at least one is needed")
+    records = _listed(records)
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         name = _folder_label(record) or record.label
@@ -115,7 +113,7 @@ def arms(records: Any) -> dict[str, list[Record]]:
         For anything but records, such as paths.
     """
     if not isinstance(records, Mapping) or not records:
-        return labelled(_listed(records))
+        return labelled(records)
     # The labels of a dict are the caller's word; that each holds one setting is checked.
     return {str(label): one_setting(group, f"label {label!r}") for label, group in records.items()}
 
@@ -130,8 +128,6 @@ def one_setting(records: Any, what: str = "records") -> list[Record]:
         How the message names them.
     """
     records = _listed(records)
-    if not records:
-        raise ValueError(f"{what}: at least one record is needed")
     if len({_setting(record) for record in records}) > 1:
         by_label = labelled(records)
         raise ValueError(
@@ -223,11 +219,12 @@ def _listed(records: Any) -> list[Record]:
     """One or more records as a list; TypeError for paths and other things."""
     if isinstance(records, Record):
         return [records]
-    if isinstance(records, Iterable) and not isinstance(records, str | Path | Mapping):
-        records = list(records)
-        if all(isinstance(record, Record) for record in records):
-            return records
-    raise TypeError(
-        f"records={records!r}: a Record, a list of them, or a dict from label to either is needed, "
-        "as wb.load(path) and wb.load_all(path) give them"
-    )
+    listed = list(records) if isinstance(records, Iterable) else [records]
+    if not all(isinstance(record, Record) for record in listed):
+        raise TypeError(
+            f"records={records!r}: a Record, a list of them, or a dict from label to either is "
+            "needed, as wb.load(path) and wb.load_all(path) give them"
+        )
+    if not listed:
+        raise ValueError("records: at least one is needed")
+    return listed

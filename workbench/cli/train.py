@@ -125,20 +125,18 @@ def run(
 
     # The lab: --model and the files become arguments of it, like those that --lab gives.
     name, options = lab_options(lab)
-    if name == "tiny" and (model or data or held_out_data):
-        raise ValueError(
-            "--lab: the tiny lab has a model and problems of its own; with --model, --data and "
-            "--held-out-data add --lab transformers or --lab unsloth"
-        )
-    missing = [] if model or "model" in options else ["--model NAME_OR_PATH"]
-    missing += [] if data or "problems" in options else ["--data FILE"]
-    if name in LABS and name != "tiny" and missing:
-        raise ValueError(f"--lab {name}: it needs {' and '.join(missing)}")
+    files = {"problems": data, "held_out": held_out_data}
+    files = {which: path for which, path in files.items() if path is not None}
+    if name == "tiny" and (model or files):
+        raise ValueError("--lab tiny: it has its own model and problems; add --lab transformers")
     if model is not None:
         options["model"] = model
-    for which, path in (("problems", data), ("held_out", held_out_data)):
-        if path is not None:
-            options[which] = from_file(path, prompt=prompt_column, answer=answer_column)
+    needed = {"model": "--model NAME_OR_PATH", "problems": "--data FILE"}
+    missing = [flag for argument, flag in needed.items() if argument not in options | files]
+    if name in LABS and name != "tiny" and missing:
+        raise ValueError(f"--lab {name}: it needs {' and '.join(missing)}")
+    for which, path in files.items():
+        options[which] = from_file(path, prompt=prompt_column, answer=answer_column)
     import workbench as wb
 
     started = wb.Run(
