@@ -37,7 +37,7 @@ from scipy.optimize import bisect, brentq, nnls
 
 from workbench.analysis.curves import Curve, of_common_seeds, read
 from workbench.analysis.intervals import LEVEL, Measurement
-from workbench.analysis.runs import arms
+from workbench.analysis.runs import arms, one_setting
 from workbench.analysis.targets import Crossing, crossing, ratio_to_target
 from workbench.records.round_stats import FORWARD, TRAINING
 from workbench.utils.bounds import Positive, PositiveOrZero, check_arguments, choice
@@ -229,7 +229,7 @@ def price_of_sampling(records: Any, unit: str = "seconds", bill: str = "gradient
     """
     one_of("unit", unit, ("seconds", "flops"))
     one_of("bill", bill, BILLS)
-    [group] = arms({"records": records}).values()
+    group = one_setting(records)
     prices = [price_of_rounds(record.rounds, unit, bill) for record in group]
     return Measurement(np.array(prices), scale="ratio")
 

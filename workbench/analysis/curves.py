@@ -296,19 +296,18 @@ def _totals(rounds: pd.DataFrame, unit: str | Unit) -> tuple[np.ndarray, np.ndar
 
 def _on_one_grid(curves: dict[str, dict[int, Curve]]) -> dict[str, dict[int, Curve]]:
     """Curves restricted to the rounds at which every run that was still going was evaluated."""
-    # Whether a round is kept depends on all runs of all arms, not on the seeds of one arm. Most of
-    # them were evaluated after the same rounds, and those are asked once.
+    # Whether a round is kept depends on all runs of all arms, not on the seeds of one arm. A run
+    # that had ended by then has no say, or one short run would cut all others.
     everyone = list(each(curves))
     grids = {tuple(curve.rounds.tolist()) for curve in everyone}
+    rounds = set().union(*grids)
+    common = [n for n in rounds if all(n in grid or grid[-1] < n for grid in grids)]
     kept: dict[str, dict[int, Curve]] = {}
     left_out: dict[str, list[int]] = {}  # by label: seeds of an arm share their grid
     for label, by_seed in curves.items():
         kept[label] = {}
         for seed, curve in by_seed.items():
-            # A run that had ended by then has no say, or one short run would cut all others.
-            keep = np.array(
-                [all(n in grid or grid[-1] < n for grid in grids) for n in curve.rounds], dtype=bool
-            )
+            keep = np.isin(curve.rounds, common)
             # The evaluation that every run gets at its end may lie off the grid; it is no warning.
             lost = curve.rounds[:-1][~keep[:-1]]
             if len(lost):

@@ -46,8 +46,7 @@ NEXT = {
 def doctor(
     lab: Lab = [],  # noqa: B006  typer makes a new list
     model: Annotated[
-        str | None,
-        Option(metavar="NAME_OR_PATH", help="Estimate its memory. Nothing is downloaded."),
+        str | None, Option(metavar="NAME_OR_PATH", help="Estimate its memory.")
     ] = None,
     json: Json = False,
 ) -> None:

@@ -100,15 +100,10 @@ def compare(
         Option(help="The held-out score, of sampled or of greedy answers."),
     ] = "accuracy",
     baseline: Annotated[
-        str | None,
-        Option(
-            metavar="LABEL",
-            help="The method that others are compared with. Default: grpo, or else the first one.",
-        ),
+        str | None, Option(metavar="LABEL", help="Default: grpo, or else the first one.")
     ] = None,
     budget: Annotated[
-        float | None,
-        Option(min=0, help="How much of the cost. Default: the most that every run reached."),
+        float | None, Option(min=0, help="Default: the most that every run reached.")
     ] = None,
     out: Figure = None,
     json: Json = False,

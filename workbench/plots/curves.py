@@ -89,10 +89,9 @@ def learning_curve(
         # New lines look unlike those that earlier calls have drawn.
         drawn = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
         styles = looks(groups, taken=[line.get_color() for line in drawn])
-        curves = {
-            label: [curve(record, x, y, smooth) for record in group]
-            for label, group in groups.items()
-        }
+        curves = {}
+        for label, group in groups.items():
+            curves[label] = [curve(record, x, y, smooth) for record in group]
         if until == "common":
             until = min(places[-1] for of_label in curves.values() for places, _ in of_label)
         for label, of_label in curves.items():
@@ -319,8 +318,7 @@ def band(
         return
     # (seeds, places), whatever rounds or costs the seeds were evaluated at.
     values = np.array([np.interp(places, x, y) for x, y in curves])
-    intervals = np.array([mean_interval(column) for column in values.T])
-    mean, half = intervals.T
+    mean, half = np.array([mean_interval(column) for column in values.T]).T
     marker = look.marker if points and len(places) < FEW_POINTS else None
     mean_and_half(ax, places, mean, half, label, look, marker)
 

@@ -158,24 +158,17 @@ def looks(labels: Iterable[str], taken: Iterable[str] = ()) -> dict[str, Look]:
 
 
 @contextmanager
-def framed(
-    ax: Axes | None = None,
-    *,
-    title: str | None = None,
-    xlabel: str | None = None,
-    ylabel: str | None = None,
-    legend: str | None = "outside",
-    height: float = HEIGHT,
-) -> Iterator[Axes]:
+def framed(ax: Axes | None = None, *, height: float = HEIGHT, **texts: Any) -> Iterator[Axes]:
     """Axes to draw on in the house style; title, labels and legend are set when all is drawn.
 
     Parameters
     ----------
     ax : Axes, optional
-        New ones of this height, in inches, by default.
-    title, xlabel, ylabel, legend
-        As in `finish`.
+        New ones of this height by default.
     height : float
+        In inches.
+    texts
+        title, xlabel, ylabel and legend, as for `finish`.
 
     Yields
     ------
@@ -184,7 +177,7 @@ def framed(
     with style():
         ax = ax or new_axes(height)
         yield ax
-        finish(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend=legend)
+        finish(ax, **texts)
 
 
 def finish(

@@ -174,13 +174,7 @@ def with_seeds(names: Sequence[Any], counts: Any) -> list[str]:
 # Who wins at which price of sampling
 
 
-def prices(
-    table: pd.DataFrame,
-    *,
-    baseline: str,
-    legend: str | None = "direct",
-    **frame: Any,
-) -> Axes:
+def prices(table: pd.DataFrame, *, baseline: str, **frame: Any) -> Axes:
     """The bill to a target over the baseline's, by the price of sampling.
 
     Below 1 a method is cheaper than the baseline.
@@ -191,18 +185,14 @@ def prices(
         Of `cost.ratios_by_price`.
     baseline : str
         Its name.
-    legend : str, optional
-        As in `style.finish`.
     frame
-        As for `style.framed`.
+        As for `style.framed`; lines are labelled at their ends by default.
     """
-    with framed(
-        xlabel="price of sampling (cost of a sampled token / of a trained one)",
-        ylabel=f"cost to the target / {plain(baseline)}'s",
-        legend=legend,
-        height=4.2,
-        **frame,
-    ) as ax:
+    labels = {
+        "xlabel": "price of sampling (cost of a sampled token / of a trained one)",
+        "ylabel": f"cost to the target / {plain(baseline)}'s",
+    }
+    with framed(**{**labels, "legend": "direct", "height": 4.2, **frame}) as ax:
         # The baseline comes first, so that its look does not depend on the other labels.
         styles = looks([baseline, *table["label"].unique()])
         # The baseline against itself. A label with an underscore is left out of the legend.
