@@ -68,11 +68,9 @@ def finite(name: str, values: Any, dimensions: int | None = None) -> np.ndarray:
     float64 array
     """
     values = np.asarray(values, dtype=np.float64)
-    if dimensions is not None and values.ndim != dimensions:
-        plural = "s" if dimensions > 1 else ""
-        raise ValueError(f"{name}: shape {values.shape}; {dimensions} dimension{plural} are needed")
-    if not values.size:
-        raise ValueError(f"{name}: shape {values.shape}; at least one number is needed")
+    if not values.size or dimensions not in (None, values.ndim):
+        wanted = "numbers" if dimensions is None else f"numbers in {dimensions} dimensions"
+        raise ValueError(f"{name}: shape {values.shape}; {wanted} are needed")
     if not np.isfinite(values).all():
         bad = values[~np.isfinite(values)][0]
         raise ValueError(f"{name}: {bad} is among them; finite numbers are needed")
