@@ -13,7 +13,6 @@ from typing import Any
 from workbench.utils.machine import install_command, installed_version, no_gpu
 from workbench.utils.validation import cause_of, shown
 
-GIB = 2**30
 # vLLM 0.28 and later load bitsandbytes from a package of its own.
 VLLM_IN_4BIT = "vllm_bnb_plugin"
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the adapter ranks that vLLM reserves room for
@@ -35,7 +34,6 @@ SERVED = (
 SERVED_MERGED = ("bias", "rank_pattern", "alpha_pattern")
 # Of `init_lora_weights`: those that leave the weights under the adapter as they are.
 STARTS = (True, False, None, "gaussian", "orthogonal")
-NO_CONFIG = "No config file found"  # of Unsloth's error for a model that is not there
 
 
 def check_packages(*names: str) -> None:
@@ -100,48 +98,44 @@ def check_hand_over(lora: Mapping[str, Any], merged: bool) -> None:
     merged : bool
         Whether it is handed over merged into the weights.
     """
-    served = (*SERVED, *SERVED_MERGED) if merged else SERVED
     # None, False, an empty list and "none" switch an option off.
-    refused = [
-        name for name, value in lora.items() if name not in served and value and value != "none"
-    ]
+    given = {name for name, value in lora.items() if value and value != "none"}
+    refused = given.difference(SERVED, SERVED_MERGED if merged else ())
     if merged:
         # A model may use the embedding as its head, and the two would get different weights.
         targets = str(lora.get("target_modules"))
-        refused += ["target_modules"] * ("embed" in targets or "lm_head" in targets)
+        if "embed" in targets or "lm_head" in targets:
+            refused.add("target_modules")
     else:
-        refused += ["init_lora_weights"] * (lora.get("init_lora_weights") not in STARTS)
-        refused += ["r"] * (lora.get("r", 8) > RANKS[-1])
+        if lora.get("init_lora_weights") not in STARTS:
+            refused.add("init_lora_weights")
+        if lora.get("r", 8) > RANKS[-1]:
+            refused.add("r")
     if refused:
-        kind, other = ("merged", "adapter") if merged else ("adapter", "merged")
+        name = min(refused)
         raise ValueError(
-            f"lora[{refused[0]!r}]={lora[refused[0]]!r}: vLLM cannot have such an adapter with "
-            f"hand_over={kind!r}; leave it out, or take engine='transformers', or "
-            f"hand_over={other!r} if that can have it"
+            f"lora[{name!r}]={lora[name]!r}: vLLM cannot have such an adapter; leave it out, or "
+            "take engine='transformers' or the other hand_over"
         )
 
 
-def check_template(template: str, tokenizer: Any = None) -> None:
+def check_template(template: Any, tokenizer: Any = None) -> None:
     """Raise ValueError for a template that has no place for the prompt, or that the tokenizer does
     not have.
     """
-    if template != "chat" and not _is_template(template):
-        raise ValueError(
-            f"template={shown(template)}: it must contain {{prompt}}, or be 'chat'; {{{{ and }}}} "
-            "stand for braces"
-        )
-    if template != "chat" and tokenizer is not None and tokenizer.eos_token_id is not None:
-        if tokenizer("1+1")["input_ids"][-1:] == [tokenizer.eos_token_id]:
+    if template != "chat":
+        if not _is_template(template):
+            raise ValueError(
+                f"template={shown(template)}: it must contain {{prompt}}, or be 'chat'; {{{{ and "
+                "}}}} stand for braces"
+            )
+        if tokenizer and tokenizer("1+1")["input_ids"][-1:] == [tokenizer.eos_token_id]:
             raise ValueError(
                 "tokenizer: it puts its end token behind every text, so that each prompt would "
                 "have ended before its response; save it with add_eos_token=False, or take "
                 "template='chat'"
             )
-    if template == "chat" and tokenizer is not None:
-        if tokenizer.chat_template is None:
-            raise ValueError(
-                "template='chat': this tokenizer has no chat template; give a pattern with {prompt}"
-            )
+    elif tokenizer:
         try:
             in_chat(tokenizer, "1+1")
         except Exception as error:  # Jinja's own, or whatever a template raises
@@ -158,11 +152,11 @@ def in_chat(tokenizer: Any, prompt: str) -> str:
     )
 
 
-def _is_template(template: str) -> bool:
-    """Whether a text has places for the prompt, as it stands, and for nothing else."""
+def _is_template(template: Any) -> bool:
+    """Whether it is a text with places for the prompt, as it stands, and for nothing else."""
     try:
         fields = [field for field in Formatter().parse(template) if field[1] is not None]
-    except ValueError:
+    except (TypeError, ValueError):
         return False
     return bool(fields) and all(field[1:] == ("prompt", "", None) for field in fields)
 
@@ -184,8 +178,10 @@ def check_tokenizer(tokenizer: Any, vocabulary: int) -> None:
 
 def lost_characters(tokenizer: Any, text: str) -> list[str]:
     """The characters of a text that a tokenizer cannot express, spaces aside."""
-    # There and back again: a character that does not come back is unknown to the tokenizer.
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if tokenizer.unk_token_id not in ids:
+        return []
+    # There and back again: a character that does not come back is unknown to the tokenizer.
     known = set(tokenizer.decode(ids, skip_special_tokens=True))
     return [letter for letter in text if not letter.isspace() and letter not in known]
 
@@ -264,59 +260,12 @@ def has_windows(config: Any) -> bool:
     return settings.get("sliding_window") is not None
 
 
-def check_memory(config: Any, *, trainer: float, sampler: float = 0.0, share: float = 0.0) -> None:
-    """Raise ValueError when the weights alone cannot fit the GPU.
-
-    Activations come on top, so passing is no promise. Nothing is checked for a quantised model,
-    since its configuration does not tell what it takes.
-
-    Parameters
-    ----------
-    config : transformers.PreTrainedConfig
-    trainer, sampler : float
-        Bytes that a weight takes there, with its gradient and optimizer state where it is trained.
-    share : float
-        Of the GPU's memory, what the sampler has for its weights and its cache.
-    """
-    import torch
-
-    if config.to_dict().get("quantization_config"):
-        return
-    weights = count_weights(config)
-    free, total = torch.cuda.mem_get_info()
-    if weights * sampler > share * total:
-        raise ValueError(
-            f"gpu_memory_utilization={share}: the sampler's weights alone take "
-            f"{weights * sampler / GIB:.1f} GiB of {total / GIB:.1f} GiB; raise it, or take a "
-            "smaller model"
-        )
-    # The sampler takes its whole share at once, for weights and cache, so what the trainer needs
-    # comes on top of the share and not of the sampler's weights.
-    needed = weights * trainer + share * total
-    if needed > free:
-        raise ValueError(
-            f"model: {needed / GIB:.1f} GiB are needed at least and {free / GIB:.1f} GiB of the "
-            "GPU are free; take a smaller model, LoRA in place of full training, "
-            "load_in_4bit=True or less gpu_memory_utilization"
-        )
-
-
-def count_weights(config: Any) -> int:
-    """Parameters of a causal language model from its configuration; no memory is taken."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    return model.num_parameters()
-
-
 def load_configuration(path: Any, revision: str | None, template: str) -> tuple[Any, Any]:
     """A model's configuration and its tokenizer, which must fit each other and the template."""
     from transformers import AutoConfig, AutoTokenizer
     from transformers.utils import find_adapter_config_file
 
-    with offline_hint(path), quiet():
+    with quiet():
         # transformers would put it on the model, or on another model that it names, and freeze the
         # weights. It also has patterns of any kind, and names modules to import.
         if find_adapter_config_file(path, revision=revision):
@@ -347,7 +296,7 @@ def local_snapshot(path: Any, revision: str | None) -> str:
         raise ValueError(f"revision={revision!r}: {path} is a local directory and has no revisions")
     from huggingface_hub import snapshot_download
 
-    with offline_hint(path), quiet():
+    with quiet():
         return snapshot_download(str(path), revision=revision)
 
 
@@ -363,23 +312,3 @@ def quiet() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
-
-
-@contextmanager
-def offline_hint(path: Any) -> Iterator[None]:
-    """Say which command fetches a model that is neither here nor to be had from the hub.
-
-    Where transformers raises OSError, Unsloth raises RuntimeError with the text `NO_CONFIG`.
-    """
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        # A RuntimeError of another kind, and a directory that exists but is incomplete, have other
-        # causes than a missing download, so they pass unchanged.
-        is_other = isinstance(error, RuntimeError) and NO_CONFIG not in str(error)
-        if is_other or Path(path).exists():
-            raise
-        raise OSError(
-            f"{path}: not a local directory and not to be had from the hub ({cause_of(error)}); "
-            f"where there is a network run: hf download {path}"
-        ) from error
