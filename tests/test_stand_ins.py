@@ -385,9 +385,9 @@ def test_an_engine_that_a_course_interrupts_sleeps_once(vllm):
         (
             "margin",
             replace(SAMPLING, temperature=0.7),
-            "course: it reads the margins .* temperature 1",
+            "course: it reads the margins.* temperature 1",
         ),
-        ("margin", replace(SAMPLING, top_p=0.7), "course: it reads the margins .* without top_p"),
+        ("margin", replace(SAMPLING, top_p=0.7), "course: it reads the margins.* without top_p"),
     ],
 )
 def test_what_an_engine_does_not_tell_a_course_is_one_error(vllm, read, sampling, reason):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import TopKLogitsWarper, TopPLogitsWarper
+from transformers import DynamicCache, TopKLogitsWarper, TopPLogitsWarper
 
 from workbench.policies import END, GO_ON, STOP, Growing, Plan, Sampling
 from workbench.pools import Problem
@@ -242,8 +242,7 @@ class Request:
         verdicts = np.asarray(self.plan.stop(growing))
         if verdicts.shape != rows.shape or not np.isin(verdicts, (GO_ON, STOP, END)).all():
             raise ValueError(
-                f"course: its stop returned {verdicts.tolist()}; GO_ON, STOP or END for each of "
-                f"{len(rows)} rollouts is needed"
+                f"course: its stop returned {verdicts.tolist()} for {len(rows)} rollouts"
             )
         samples.stopped[rows[verdicts == STOP]] = True
         samples.truncated[rows[verdicts != GO_ON]] = False
@@ -280,8 +279,8 @@ def _signals_of_engine(margins: Ragged | None, rows: np.ndarray, place: int) -> 
     def gaps(of: np.ndarray) -> np.ndarray:
         if margins is None:
             raise ValueError(
-                "course: it reads the margins of the model's own distribution, which an engine "
-                "gives at temperature 1 or 0, without top_p and top_k"
+                "course: it reads the margins, which an engine gives at temperature 1 or 0 and "
+                "without top_p and top_k"
             )
         return margins.values[margins.offsets[rows[of]] + place].astype(np.float64)
 
@@ -298,17 +297,21 @@ def _no_states(of: np.ndarray) -> np.ndarray:
 class CachedDecoder:
     """Any causal language model on the public cache of transformers.
 
-    `MergedDecoder` has the same three methods. Both are a batch of rows in the middle of decoding.
+    `MergedDecoder` has the same methods. Both are a batch of rows in the middle of decoding.
     """
 
     compacts_at_once = False  # whether ended rows are best dropped as soon as there are any
     states: torch.Tensor | None = None  # (R, H), that the latest logits were computed from
 
-    def __init__(self, policy: Any, cache: Any, mask: torch.Tensor) -> None:
+    def __init__(self, policy: Any) -> None:
         self.policy = policy
-        self.cache = cache
-        self.mask = mask  # (R, t), 0 where a prompt is padded
+        self.cache = DynamicCache(config=policy.model.config)
+
+    def begin(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Logits (P, V) after the prompts, padded on the left, with a mask (P, t)."""
+        self.mask = mask
         self.positions = mask.sum(1)  # of the next token of each row
+        return self.policy.head(self._newest_states(ids, (mask.cumsum(1) - 1).clamp(min=0)))
 
     def spread(self, rows: np.ndarray) -> None:
         """Go on with the rows (R,) in place of the present ones; repeats are allowed."""
@@ -320,18 +323,21 @@ class CachedDecoder:
     def advance(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits (R, V) after one more token (R,) in every row."""
         self.mask = torch.nn.functional.pad(self.mask, (0, 1), value=1)
+        self.states = self._newest_states(tokens[:, None], self.positions[:, None])
+        self.positions = self.positions + 1
+        return self.policy.head(self.states)
+
+    def _newest_states(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """The final hidden state of the last token of every row."""
         # Prompts are padded on the left, so a token's place in the cache is not its position in its
         # own text: the positions are passed explicitly.
-        states = self.policy.decoder(
-            input_ids=tokens[:, None],
+        return self.policy.decoder(
+            input_ids=ids,
             attention_mask=self.mask,
-            position_ids=self.positions[:, None],
+            position_ids=positions,
             past_key_values=self.cache,
             use_cache=True,
-        ).last_hidden_state
-        self.positions = self.positions + 1
-        self.states = states[:, -1]
-        return self.policy.head(self.states)
+        ).last_hidden_state[:, -1]
 
     def branch(self, children: np.ndarray) -> np.ndarray:
         """Go on with children[i] copies of each row i, (R,) int; 0 drops a row.

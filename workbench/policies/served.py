@@ -327,11 +327,6 @@ class ServedEngine:
         self.name = served["id"]
         self.max_length = served["max_model_len"]
         if client is None:
-            if server.key is not None:
-                raise ValueError(
-                    "key: the client of TRL, which hands over the weights, cannot send a key; "
-                    "leave it out"
-                )
             from trl.generation.vllm_client import VLLMClient
 
             base = server.url.rstrip("/").removesuffix("/v1")

@@ -78,8 +78,7 @@ class TrainableModel:
         self.head = core.get_output_embeddings()
         if float32_head and not isinstance(self.head, torch.nn.Linear):
             raise ValueError(
-                "float32_head=True: the head has an adapter of its own, whose logits have the "
-                "precision of its weights; leave the head out of target_modules"
+                "float32_head=True: the head has an adapter; leave it out of target_modules"
             )
         self.parameter_count = count_parameters(core)
         if self.device.type == "cpu":
@@ -279,10 +278,8 @@ class TrainableModel:
             own = self.head(self._states(ids)).float()
             expected = self.model(input_ids=ids).logits.float()
         if not torch.allclose(own, expected, atol=1e-2, rtol=1e-2):
-            raise ValueError(
-                f"model: {type(self.model).__name__} changes its logits after the head, which is "
-                "not supported"
-            )
+            kind = type(self.model).__name__
+            raise ValueError(f"model: {kind} changes its logits after the head")
 
     def _is_close(self, numbers: torch.Tensor, expected: torch.Tensor) -> bool:
         """Whether numbers that were computed in two ways differ by rounding only."""

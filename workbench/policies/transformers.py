@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from workbench.policies import Plan, Sampling, checks
 from workbench.policies.decoding import (
@@ -253,14 +253,11 @@ class TransformersPolicy(TrainableModel):
     def _check_plan(self, plan: Plan, size: int) -> None:
         """ValueError for a plan that this policy cannot follow in a request of so many rows."""
         if plan.prefixes is not None and np.isin(plan.prefixes.values, self.end_ids).any():
-            raise ValueError(
-                "course: a prefix holds a token that ends responses; leave out the end of an old "
-                "response"
-            )
+            raise ValueError("course: a prefix holds a token that ends responses")
         if plan.stop is not None and self.engine is None and size > self.rows:
             raise ValueError(
                 f"rows={self.rows}: a course that stops rollouts sees all of a request at once, "
-                f"and this one has {size}; raise rows, or ask for fewer rollouts"
+                f"and this one has {size}"
             )
 
     def comparable(self, sampling: Sampling) -> bool:
@@ -303,20 +300,8 @@ class TransformersPolicy(TrainableModel):
     def _prefill(self, prompts: Ragged, merged: bool) -> tuple[Any, torch.Tensor]:
         """A decoder that holds the prompts (P rows), and the logits (P, V) of the next tokens."""
         ids, mask = self._left_padded(prompts)
-        if merged:
-            decoder = MergedDecoder(self)
-            return decoder, decoder.begin(ids, mask)
-        cache = DynamicCache(config=self.model.config)
-        with self._precision():
-            states = self.decoder(
-                input_ids=ids,
-                attention_mask=mask,
-                position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-                past_key_values=cache,
-                use_cache=True,
-            ).last_hidden_state
-            logits = self.head(states[:, -1])
-        return CachedDecoder(self, cache, mask), logits
+        decoder: Any = MergedDecoder(self) if merged else CachedDecoder(self)
+        return decoder, decoder.begin(ids, mask)
 
     def _left_padded(self, texts: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids and mask, with the newest token of every row in the last column."""
@@ -335,8 +320,7 @@ class TransformersPolicy(TrainableModel):
             if lost:
                 raise ValueError(
                     f"problems: the model's tokenizer cannot express {''.join(lost)!r} in the "
-                    f"prompt of {problem.id!r}, {shown(problem.prompt)}; change the prompt, leave "
-                    "the problem out, or take a model that knows it"
+                    f"prompt of {problem.id!r}, {shown(problem.prompt)}"
                 )
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
@@ -417,14 +401,14 @@ class TransformersPolicy(TrainableModel):
         tokens = np.linspace(0, len(self.head.weight), 8)[1:-1].astype(np.int32).tolist()
         prompts = Ragged.of([tokens[:1], tokens[1:4]], np.int32)
         newest = torch.tensor(tokens[4:], device=self.device)
-        plain, expected = self._prefill(prompts, merged=False)
-        merged, first = self._prefill(prompts, merged=True)
-        if not self._is_close(first, expected.float()):
+        with self._precision():
+            plain, first = self._prefill(prompts, merged=False)
+            second = plain.advance(newest)
+        merged, logits = self._prefill(prompts, merged=True)
+        if not self._is_close(logits, first.float()):
             return False
         merged.spread(np.arange(2))
-        with self._precision():
-            expected = plain.advance(newest).float()
-        return self._is_close(merged.advance(newest), expected)
+        return self._is_close(merged.advance(newest), second.float())
 
     def _check_lengths(
         self, problems: Sequence[Problem], encoded: Ragged, sampling: Sampling
