@@ -19,18 +19,9 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the adapter ranks that vLLM reser
 # Options of `peft.LoraConfig` that leave an adapter vLLM can compute with, and those that it can
 # have besides where it is handed over merged into the weights. vLLM refuses some of the others at
 # the first hand-over, and would compute other numbers than the trainer with the rest.
-SERVED = (
-    "r",
-    "lora_alpha",
-    "lora_dropout",
-    "target_modules",
-    "exclude_modules",
-    "layers_to_transform",
-    "layers_pattern",
-    "fan_in_fan_out",
-    "init_lora_weights",
-    "use_rslora",
-)
+OF_SIZE = ("r", "lora_alpha", "lora_dropout", "use_rslora", "init_lora_weights", "fan_in_fan_out")
+OF_PLACE = ("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern")
+SERVED = (*OF_SIZE, *OF_PLACE)
 SERVED_MERGED = ("bias", "rank_pattern", "alpha_pattern")
 # Of `init_lora_weights`: those that leave the weights under the adapter as they are.
 STARTS = (True, False, None, "gaussian", "orthogonal")
@@ -195,8 +186,14 @@ def check_model(path: Any) -> None:
         )
 
 
-def check_quantised(config: Any, lora: Any, load_in_4bit: bool = False) -> None:
-    """Raise unless a quantised model is trained by LoRA, with the package of its kernels."""
+def check_quantised(
+    config: Any, lora: Any, load_in_4bit: bool = False, merges: bool = False
+) -> None:
+    """Raise unless a quantised model is trained by LoRA, with the package of its kernels.
+
+    With `merges` an adapter is added to the weights for the sampler, which quantised ones cannot
+    hold.
+    """
     stored = config.to_dict().get("quantization_config") or {}
     # load_in_4bit quantises while it loads, by bitsandbytes, whatever the configuration says.
     method = "bitsandbytes" if load_in_4bit else str(stored.get("quant_method", ""))
@@ -204,6 +201,8 @@ def check_quantised(config: Any, lora: Any, load_in_4bit: bool = False) -> None:
         raise ValueError(
             "model: it is quantised, so its own weights cannot be trained; give lora=dict(r=64)"
         )
+    if stored and merges:
+        raise ValueError("hand_over='merged': the model is quantised; take hand_over='adapter'")
     if method.startswith("bitsandbytes"):
         check_packages("bitsandbytes")
 

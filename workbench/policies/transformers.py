@@ -135,19 +135,14 @@ class TransformersPolicy(TrainableModel):
         one_of("dtype", dtype, BYTES)
         template = options.get("template", "{prompt}")
         config, tokenizer = checks.load_configuration(path, revision, template)
-        checks.check_quantised(config, lora)
+        merges = bool(vllm and vllm.get("merges"))
+        checks.check_quantised(config, lora, merges=merges)
         checks.check_length(config, (vllm or {}).get("max_length"))
         if vllm is not None:
             # The engine starts before the model is loaded, as it takes a share of what is free.
             from workbench.policies.vllm import Engine
 
-            merges = vllm.get("merges", False)
             checks.check_hand_over(lora or {}, merges)
-            if merges and config.to_dict().get("quantization_config"):
-                raise ValueError(
-                    "hand_over='merged': the model is quantised, and its weights cannot hold what "
-                    "an adapter adds; take hand_over='adapter'"
-                )
             options["engine"] = Engine.start(
                 path,
                 revision=revision,
