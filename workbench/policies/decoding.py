@@ -267,10 +267,13 @@ def signals_of(logits: torch.Tensor, states: torch.Tensor | None, sources: np.nd
         largest = logits[torch.as_tensor(sources[of])].float().softmax(-1).topk(2).values
         return (largest[:, 0] - largest[:, 1]).double().cpu().numpy()
 
+    if states is None:
+        return margins, _no_states
+
     def hidden(of: np.ndarray) -> np.ndarray:
         return states[torch.as_tensor(sources[of])].float().cpu().numpy()
 
-    return margins, _no_states if states is None else hidden
+    return margins, hidden
 
 
 def _signals_of_engine(margins: Ragged | None, rows: np.ndarray, place: int) -> Signals:
@@ -404,7 +407,7 @@ def sample(
 
 
 def sample_by_engine(
-    engine: Any, texts: Ragged, seeds: Sequence[int], request: Request, chunk: int
+    engine: Any, texts: Ragged, seeds: list[int], request: Request, chunk: int
 ) -> Samples:
     """Responses by an engine, some of which a course may stop while they grow.
 
