@@ -254,25 +254,34 @@ def has_windows(config: Any) -> bool:
 
 def load_configuration(path: Any, revision: str | None, template: str) -> tuple[Any, Any]:
     """A model's configuration and its tokenizer, which must fit each other and the template."""
-    from transformers import AutoConfig, AutoTokenizer
-    from transformers.utils import find_adapter_config_file
-
-    with quiet():
-        # transformers would put it on the model, or on another model that it names, and freeze the
-        # weights. It also has patterns of any kind, and names modules to import.
-        if find_adapter_config_file(path, revision=revision):
-            raise ValueError(
-                f"model={str(path)!r}: it comes with an adapter (adapter_config.json); merge it"
-            )
-        # Without the refusal transformers would ask whether to run code that comes with the model.
-        options = {"revision": revision, "trust_remote_code": False}
-        config = AutoConfig.from_pretrained(path, **options)
-        check_kernels(type(config).get_config_dict(path, **options)[0])
-        tokenizer = AutoTokenizer.from_pretrained(path, **options)
+    try:
+        config, tokenizer = _read_configuration(path, revision)
+    except OSError as error:
+        raise OSError(
+            f"model={str(path)!r}: {cause_of(error)}; with a network, `hf download` brings a model"
+        ) from error
     check_template(template, tokenizer)
     # A model of text and images keeps the sizes of its language model in a configuration inside.
     check_tokenizer(tokenizer, config.get_text_config().vocab_size)
     return config, tokenizer
+
+
+def _read_configuration(path: Any, revision: str | None) -> tuple[Any, Any]:
+    """A model's configuration and its tokenizer, of which no code is run."""
+    from transformers import AutoConfig, AutoTokenizer
+    from transformers.utils import find_adapter_config_file
+
+    # transformers would put it on the model, or on another model that it names, and freeze the
+    # weights. It also has patterns of any kind, and names modules to import.
+    if find_adapter_config_file(path, revision=revision):
+        raise ValueError(
+            f"model={str(path)!r}: it comes with an adapter (adapter_config.json); merge it"
+        )
+    # Without the refusal transformers would ask whether to run code that comes with the model.
+    options = {"revision": revision, "trust_remote_code": False}
+    config = AutoConfig.from_pretrained(path, **options)
+    check_kernels(type(config).get_config_dict(path, **options)[0])
+    return config, AutoTokenizer.from_pretrained(path, **options)
 
 
 def local_snapshot(path: Any, revision: str | None) -> str:
