@@ -661,7 +661,6 @@ def served(
 
     instance_of("server", server, Server, "Server('http://localhost:8000')")
     instance_of("model", model, str, "'Qwen/Qwen2.5-7B-Instruct'")
-    instance_of("template", template, str, "'{prompt}'")
     checks.check_template(template)
     return Lab(
         f"served:{model}",
