@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -402,6 +402,7 @@ class Advantage(Protocol):
         """
 
 
+@runtime_checkable
 class Reward(Protocol):
     """One part of what a rollout earns.
 

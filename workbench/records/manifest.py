@@ -56,8 +56,12 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         manifest = json.loads(read_ordinary(path))
         # The format comes before all other checks: a manifest of a later version may well have
         # other entries, and the useful answer is which version reads it.
-        if isinstance(manifest, dict) and "format" in manifest:
-            _check_format(manifest, path)
+        if isinstance(manifest, dict) and manifest.get("format", FORMAT) != FORMAT:
+            raise RecordError(
+                f"{path}: format {shown(manifest['format'])}, written by "
+                f"{shown(manifest.get('versions'))}; this is workbench {__version__}, which reads "
+                f"format {FORMAT}: use the version that wrote it"
+            )
         return checked_manifest(manifest)
 
 
@@ -171,23 +175,6 @@ def changes(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
 
 
 # Checks
-
-
-def _check_format(manifest: Mapping[str, Any], path: Path) -> None:
-    """Raise RecordError for a record of another format."""
-    found = manifest["format"]
-    if _is_whole(found) and found == FORMAT:
-        return
-    # Nothing of this manifest has been checked yet.
-    match manifest:
-        case {"versions": {"workbench": str(version)}} if version.isprintable():
-            writer = version[:40]
-        case _:
-            writer = "of unknown version"
-    raise RecordError(
-        f"{path}: format {shown(found)}, written by workbench {writer}; this is workbench "
-        f"{__version__}, which reads format {FORMAT}: use the version that wrote it"
-    )
 
 
 def _is_whole(value: Any) -> bool:

@@ -23,7 +23,7 @@ from workbench.records.locks import RecordLock
 from workbench.records.manifest import manifest_text
 from workbench.records.record import Record
 from workbench.records.shelf import find_packed
-from workbench.records.tables import column, write_table
+from workbench.records.tables import column, content_of
 from workbench.rollouts import Ragged
 from workbench.utils.validation import cause_of, shown
 
@@ -109,7 +109,9 @@ class Writer:
         with self._writing(f"round {number}"):
             part = pa.table({name: column(values) for name, values in rollouts.items()})
             # The rollouts first: a round counts as complete once the journal lists it.
-            digest = write_table(files.rollout_part(self.path, number), part)
+            content = content_of(part)
+            files.write(files.rollout_part(self.path, number), content)
+            digest = files.digest_of(content)
             self._journal.append({"row": dict(row), "rollouts": digest})
 
     def evaluation(self, frame: pd.DataFrame) -> None:
@@ -134,11 +136,10 @@ class Writer:
         with self._writing(f"the record as of round {last}"):
             # The journal first: a round that it lists has its rollouts at every moment.
             self._keep(kept)
-            surplus = [file for n, file in files.rollout_parts(self.path).items() if n > last]
-            for file in surplus:
-                file.unlink()
-            if surplus:
-                sync(self.path / files.ROLLOUTS)
+            for number, file in files.rollout_parts(self.path).items():
+                if number > last:
+                    file.unlink()
+            sync(self.path / files.ROLLOUTS)
 
     def save_failure(self, number: int, rollouts: Rollouts) -> Path:
         """Keep the rollouts that stopped a round, tokens included; returns the file's path."""
@@ -150,7 +151,7 @@ class Writer:
             else:
                 columns[name] = column(values)
         with self._writing("the failed rollouts"):
-            write_table(target, pa.table(columns))
+            files.write(target, content_of(pa.table(columns)))
         return target
 
     # The checkpoint
@@ -206,13 +207,12 @@ class Writer:
 
     def _create(self, manifest: Mapping[str, Any]) -> None:
         refuse_other_files(self.path)
-        text = manifest_text(manifest)
+        content = manifest_text(manifest).encode()
         with self._writing("the manifest"):
             files.make_directory(self.path)
-            with replacing(self.path / files.MANIFEST) as temporary:
-                temporary.write_text(text, encoding="utf-8")
-                # The manifest comes last: where there is one, there is a journal.
-                begin(self.path / files.JOURNAL, files.digest_of(text.encode()))
+            # The manifest comes last: where there is one, there is a journal.
+            begin(self.path / files.JOURNAL, files.digest_of(content))
+            files.write(self.path / files.MANIFEST, content)
 
     def _open(self) -> Journal:
         # Nothing is written or deleted before the links are refused and the record is known to be
