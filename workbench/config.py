@@ -21,7 +21,6 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
 from functools import cache, partial
 from itertools import chain
 from typing import Any
@@ -37,11 +36,10 @@ from workbench.pools import Pool, Stream
 from workbench.rules import advantages, rewards
 from workbench.slots import Slot
 from workbench.utils.descriptions import defaults, describe, name_of
-from workbench.utils.names import catalogue, methods_of_packages
+from workbench.utils.names import SLOTS, catalogue, methods_of_packages
 from workbench.utils.validation import did_you_mean, instance_of, one_of, shown, unknown_argument
 from workbench.verifiers import Math
 
-SLOTS = tuple(each.name for each in fields(Method) if each.name != "name")
 
 # What the config of a pool tells besides the arguments of its family.
 FOUND = ("family", "left_out", "repository")

@@ -457,19 +457,13 @@ def transformers(
         from workbench.policies.transformers import TransformersPolicy
 
         make = TransformersPolicy.from_pretrained
-        own: dict[str, Any] = {
-            "device": device,
-            "vllm": vllm,
-            "template": config.template,
-            "rows": config.rows,
-            "chunk": config.chunk,
-            "float32_head": config.float32_head,
-        }
+        options = config.options_of(make, "template", "rows", "chunk", "float32_head")
+        options |= {"device": device, "vllm": vllm}
         if server is not None:
             from workbench.policies.served import ServedEngine
 
-            own["engine"] = ServedEngine(server)
-        return make(model, **config.options_of(make) | own)
+            options["engine"] = ServedEngine(server)
+        return make(model, **options)
 
     # With an adapter, learning rate and weight decay are those of PODS, section 4.1. It has few
     # parameters, which start at zero, and takes larger steps.
@@ -529,8 +523,7 @@ def unsloth(
         from workbench.policies.unsloth import UnslothPolicy
 
         make = UnslothPolicy.from_pretrained
-        own = {"device": device, "template": config.template}
-        return make(model, **config.options_of(make) | own)
+        return make(model, **config.options_of(make, "template") | {"device": device})
 
     optimizer = {"weight_decay": 0.1, "betas": tuple(config.betas)}
     parts = {"optimizer": optimizer, "lacks": OF_OWN_LOOP}

@@ -115,9 +115,7 @@ def made_again(
     except Exception as error:
         # The arguments come from a file that anybody may have written. Whatever a constructor makes
         # of a wrong one, the cause is the file.
-        cause = cause_of(error)
-        if not isinstance(error, ValueError):
-            cause = f"{type(error).__name__}: {cause}"
+        cause = f"{type(error).__name__}: {cause_of(error)}"
         raise ValueError(
             f"{directory}: the manifest cannot make this {what} again ({cause}); pass it: "
             f"Run.resume(path, {what}=...)"

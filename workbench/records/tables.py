@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from workbench.records.files import MissingPart, RecordError, read_ordinary
+from workbench.rollouts import Ragged
 from workbench.utils.validation import cause_of
 
 # The types of Arrow of the columns that reading a record relies on, in whichever table they are. A
@@ -94,7 +95,9 @@ def checked(table: pa.Table, kind: str) -> pa.Table:
 
 
 def column(values: object) -> pa.Array:
-    """Values (R,) or (R, K) as a column of a table."""
+    """Values (R,) or (R, K), or rows of different lengths, as a column of a table."""
+    if isinstance(values, Ragged):
+        return pa.array([values[i].tolist() for i in range(len(values))])
     values = np.asarray(values)
     # Arrow takes numbers as they are; texts and rows of several numbers go through lists.
     if values.ndim > 1 or values.dtype.kind in "UO":

@@ -24,7 +24,6 @@ from workbench.records.manifest import manifest_text
 from workbench.records.record import Record
 from workbench.records.shelf import find_packed
 from workbench.records.tables import column, content_of
-from workbench.rollouts import Ragged
 from workbench.utils.validation import cause_of, shown
 
 if TYPE_CHECKING:
@@ -54,6 +53,13 @@ def refuse_other_files(path: Path) -> None:
         reason = "the directory holds files that are no record"
     if reason:
         raise ValueError(f"out={str(path)!r}: {reason}; name an empty or new directory")
+
+
+def _write_rollouts(path: Path, rollouts: Mapping[str, Any] | Rollouts) -> str:
+    """Write columns of rollouts; returns the digest of the file."""
+    content = content_of(pa.table({name: column(values) for name, values in rollouts.items()}))
+    files.write(path, content)
+    return files.digest_of(content)
 
 
 class Writer:
@@ -107,11 +113,8 @@ class Writer:
         """
         number = row["round"]
         with self._writing(f"round {number}"):
-            part = pa.table({name: column(values) for name, values in rollouts.items()})
             # The rollouts first: a round counts as complete once the journal lists it.
-            content = content_of(part)
-            files.write(files.rollout_part(self.path, number), content)
-            digest = files.digest_of(content)
+            digest = _write_rollouts(files.rollout_part(self.path, number), rollouts)
             self._journal.append({"row": dict(row), "rollouts": digest})
 
     def evaluation(self, frame: pd.DataFrame) -> None:
@@ -144,14 +147,8 @@ class Writer:
     def save_failure(self, number: int, rollouts: Rollouts) -> Path:
         """Keep the rollouts that stopped a round, tokens included; returns the file's path."""
         target = files.failure_part(self.path, number)
-        columns = {}
-        for name, values in rollouts.items():
-            if isinstance(values, Ragged):
-                columns[name] = pa.array([values[i].tolist() for i in range(len(values))])
-            else:
-                columns[name] = column(values)
         with self._writing("the failed rollouts"):
-            files.write(target, content_of(pa.table(columns)))
+            _write_rollouts(target, rollouts)
         return target
 
     # The checkpoint
