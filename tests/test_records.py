@@ -373,8 +373,8 @@ def test_a_column_of_rollouts_of_another_type_is_named(tmp_path):
 @pytest.mark.parametrize("name", ["manifest.json", "journal.jsonl", "rollouts/000001.parquet"])
 def test_a_file_that_is_too_large_is_not_opened(name, tmp_path):
     path = write(tmp_path / "run", 1)
-    os.truncate(path / name, 2**30 + 1)  # zeros that take no place on the disk
-    with pytest.raises(RecordError, match=f"{name}: .*larger than 1024 MiB"):
+    os.truncate(path / name, 2**32 + 1)  # zeros that take no place on the disk
+    with pytest.raises(RecordError, match=f"{name}: .*larger than 4 GiB"):
         wb.load(path, strict=True).rollouts()
 
 

@@ -40,7 +40,6 @@ from workbench.utils.names import SLOTS, catalogue, methods_of_packages
 from workbench.utils.validation import did_you_mean, instance_of, one_of, shown, unknown_argument
 from workbench.verifiers import Math
 
-
 # What the config of a pool tells besides the arguments of its family.
 FOUND = ("family", "left_out", "repository")
 # Tasks of reasoning-gym that data must not name: the first executes snippets of code, the second is

@@ -181,23 +181,13 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_INTEGER
 
 
-def _is_mark(mark: Any) -> bool:
-    """Whether a value names the columns and rounds that were kept in packing, or null for all."""
-    if not isinstance(mark, dict) or mark.keys() != {"columns", "rounds"}:
-        return False
-    return all(
-        kept is None or (isinstance(kept, list) and all(isinstance(item, kind) for item in kept))
-        for kept, kind in ((mark["columns"], str), (mark["rounds"], int))
-    )
-
-
 WHOLE = (_is_whole, "a whole number of at least 0")
 OBJECT = (lambda value: isinstance(value, dict), "an object")
 TEXT = (lambda value: isinstance(value, str | None), "a text")
 # Entry -> its check, and what the check needs. An entry may be missing.
 ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("format", "seed", "held_out"), WHOLE),
-    **dict.fromkeys(("method", "lab", "arguments", "versions", "hardware", "data"), OBJECT),
+    **dict.fromkeys(("method", "lab", "arguments", "versions", "hardware"), OBJECT),
+    **dict.fromkeys(("data", "thinned"), OBJECT),
     **dict.fromkeys(("started", "commit"), TEXT),
-    "thinned": (_is_mark, "an object with lists of columns and rounds"),
 }

@@ -131,10 +131,10 @@ def _read(path: Path, columns: Sequence[str] | None, evals: Sequence[str] | None
         tables["evals"] = _only(tables["evals"], kept)
     if columns is not None:
         # What an earlier packing left out stays out.
-        before = manifest.get("thinned") or {"columns": None, "rounds": None}
-        there = columns if before["columns"] is None else before["columns"]
-        kept = [name for name in columns if name in there]
-        manifest = {**manifest, "thinned": {**before, "columns": kept}}
+        mark = manifest.get("thinned", {"rounds": None})
+        before = mark.get("columns")
+        kept = [name for name in columns if before is None or name in before]
+        manifest = {**manifest, "thinned": {**mark, "columns": kept}}
         rollouts = _only(rollouts, {*columns, "part"}) if columns else pa.table({})
     return Content(manifest, {**tables, "rollouts": rollouts})
 
