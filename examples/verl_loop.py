@@ -13,6 +13,7 @@ scores, and returns the rows to train on with their advantages:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ import torch
 
 from workbench import adapters
 from workbench.methods import Method
-from workbench.policies import Sampling
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.validation import instance_of, whole_number
@@ -133,13 +133,10 @@ def play(
         # Once more, since `generate` may have set others.
         rows.non_tensor_batch["uid"] = names.astype(object)
         parts.append(rows)
-        fresh = _table(rows, names, verdict, max_new_tokens, decode).assign(
-            draw=adapters.draws(names, problems, before),
-            stage=np.full(len(rows), stage),
-            round=np.full(len(rows), step),
-        )
         limit = max_new_tokens or rows.batch["responses"].shape[1]
-        return adapters.scored(fresh, method, Sampling(max_new_tokens=limit))
+        driver.context = replace(driver.context, max_new_tokens=limit)
+        fresh = _table(rows, names, verdict, limit, decode)
+        return driver.score(fresh, problems, before, stage)
 
     problems = adapters.as_problems(prompts.non_tensor_batch["raw_prompt"])
     outcome = driver.play(problems, sample, find_more)
@@ -163,13 +160,11 @@ def play(
     kept.non_tensor_batch["is_padding"] = np.zeros(len(kept), dtype=bool)
     batch = _padded(kept, -len(kept) % multiple)
     metrics = {**adapters.round_metrics(rollouts, step), **method.metrics()}
-    batch.meta_info["metrics"] = adapters.prefixed(metrics)
+    batch.meta_info["metrics"] = adapters.with_prefix(metrics)
     return batch
 
 
-def _table(
-    rows: Any, names: np.ndarray, verdict: Verdict, max_new_tokens: int | None, decode: Any
-) -> Rollouts:
+def _table(rows: Any, names: np.ndarray, verdict: Verdict, limit: int, decode: Any) -> Rollouts:
     """Sampled rows (R,) as rollouts of the problems named."""
     size = len(rows)
     scores = rows.batch[_scores_of(rows)]
@@ -191,7 +186,7 @@ def _table(
         **adapters.verdict_columns(found),
         # A response as long as the limit may have ended by itself at the last token. The rows do
         # not tell, so it counts as truncated.
-        truncated=lengths >= (max_new_tokens or responses.shape[1]),
+        truncated=lengths >= limit,
     )
 
 

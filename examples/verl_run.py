@@ -139,16 +139,18 @@ def main():
     given = parser.parse_args()
 
     from workbench import verl
-    from workbench.verl.compatibility import load
+    from workbench.verl.compatibility import check_installed
 
     try:
         method = verl.method_of({"method": given.method, "arguments": given.arguments})
         keys = verl.configuration(method)
-        main_ppo = load("verl.trainer.main_ppo")
+        check_installed("TransferQueue")
     except ValueError as error:
         parser.error(str(error))
     except ImportError as error:
         raise SystemExit(f"error: {error}; `make test-verl` makes it in .venv-verl") from None
+    from verl.trainer import main_ppo
+
     given.out.mkdir(parents=True, exist_ok=True)
     out = given.out.resolve()
     machine = small_run(out, given.steps, given.problems, given.levels, given.resume)

@@ -26,11 +26,9 @@ from workbench.adapters import (
     check_fits,
     round_metrics,
     row_weights,
-    scored,
     token_advantages,
 )
 from workbench.adapters import Verdict as VerdictOfRewards
-from workbench.policies import Sampling
 from workbench.pools import Pool
 from workbench.rollouts import Ragged, Rollouts
 from workbench.rounds import Round
@@ -120,14 +118,13 @@ def plainly(name):
             reward=np.array(rewards),
             correct=np.array(rewards) == 1,
             truncated=np.array([len(row) == LIMIT for row in tokens]),
-            draw=np.array(draw),
-            stage=np.full(size, stage),
-            round=np.full(size, driver.round),
             old_logprobs=Ragged(-entropy.values, entropy.offsets),
             entropy=np.array([entropy[i].astype(np.float64).mean() for i in range(size)]),
             token_entropy=entropy,
         )
-        return scored(table, driver.method, Sampling(max_new_tokens=LIMIT))
+        found = driver.score(table, problems, before, stage)
+        assert found.draw.tolist() == list(draw)
+        return found
 
     def find_more(n, problems):
         taken = frozenset(problem.id for problem in problems)
@@ -189,7 +186,7 @@ def test_trl_trains_on_the_same_rows_with_the_same_advantages(name, one):
     one.script = Script()
     for number, (expected, metrics) in enumerate(plainly(name), start=1):
         one._metrics["train"].clear()
-        one._play_round(one.driver, [{"prompt": prompt} for prompt in one.script.begin(number)])
+        one._play_round([{"prompt": prompt} for prompt in one.script.begin(number)])
         assert trained_on(one.driver.outcome, method.objective) == approximately(expected)
         one.driver.learn()
         logged = {key.removeprefix("workbench/"): v for key, (v,) in one._metrics["train"].items()}
@@ -301,19 +298,6 @@ def test_a_trainer_that_gives_nothing_carries_what_needs_nothing():
     check_fits(methods.grpo(), "a loop", NEEDS, limits)
     with pytest.raises(ValueError, match="a loop with a penalty"):
         check_fits(methods.pruned(), "a loop", NEEDS, limits)
-
-
-def test_what_a_killed_process_left_in_a_checkpoint_goes_when_it_is_written_again(tmp_path):
-    """safetensors writes under another name first, the trainer's weights as well as ours."""
-    driver = Driver(methods.grpo(), seed=0)
-    folder = tmp_path / "checkpoint-2"
-    driver.save(folder)
-    mine = [".tmp-mine", "model.safetensors"]
-    for name in (".tmpAb3dEf", ".tmp000000", *mine):
-        (folder / name).write_text("half")
-    driver.save(folder)
-    assert {path.name for path in folder.iterdir()} == {"workbench.safetensors", *mine}
-    driver.load(folder)
 
 
 def test_advantages_of_tokens_hold_the_weights_of_their_rows():

@@ -214,7 +214,7 @@ def test_any_data_makes_a_method_or_is_refused_by_name(name, arguments, settings
 
 
 def test_data_survives_json():
-    arguments = {"clip": [0.1, 0.3]}
+    arguments = {"objective.clip": [0.1, 0.3], "objective.loss_aggregation": "rollout"}
     settings = {"allocator": "Uniform", "allocator.n": 4}
     texts = json.dumps(arguments), json.dumps(settings)
     made = config.method("grpo", *texts)

@@ -8,11 +8,10 @@ from conftest import small_lab
 
 import workbench as wb
 from workbench import methods
-from workbench.adapters import scored
+from workbench.adapters import Driver
 from workbench.catalogue.experience_replay import Fifo
 from workbench.catalogue.ragen import GroupFilter
 from workbench.catalogue.speed import Screening
-from workbench.policies import Sampling
 from workbench.pools import Problem
 from workbench.records.round_stats import round_stats
 from workbench.rollouts import Context, Ragged, Rollouts
@@ -31,6 +30,8 @@ def test_a_grade_at_the_bar_is_right():
 
 def drawn(allocator, rewards, judged=False, method=None):
     """The problems that an allocator goes on with; rewards by the name of the problem."""
+    driver = Driver(method or methods.grpo(), seed=0)
+    driver.begin(max_new_tokens=8)
 
     def sample(problems, counts, before, stage):
         names = np.repeat([problem.id for problem in problems], counts)
@@ -45,7 +46,7 @@ def drawn(allocator, rewards, judged=False, method=None):
             status=scores.status,
             response=Ragged.of([range(2 + i) for i in range(len(names))], np.int32),
         )
-        return scored(table, method or methods.grpo(), Sampling(max_new_tokens=8))
+        return driver.score(table, problems, before, stage)
 
     problems = [Problem(name, name, "") for name in rewards]
     table, rows = collect(allocator, problems, Context(), sample, lambda n, problems: [])

@@ -552,21 +552,23 @@ def test_offline_the_error_is_the_command(name):
 
 
 @pytest.mark.parametrize(
-    "name, answer, kind, message",
+    "name, answer, message",
     [
-        ("gpqa", errors.GatedRepoError, PermissionError, "gpqa: Idavidrein/gpqa is gated"),
-        ("gsm8k", errors.RevisionNotFoundError, ValueError, "revision='nine'"),
-        ("gsm8k", errors.RepositoryNotFoundError, ConnectionError, "gsm8k: openai/gsm8k"),
+        ("gpqa", errors.GatedRepoError, "gpqa: Idavidrein/gpqa .*refused.*hf auth login"),
+        ("gsm8k", errors.RevisionNotFoundError, "gsm8k: .*refused.*--revision nine"),
+        ("gsm8k", errors.RepositoryNotFoundError, "gsm8k: openai/gsm8k .*refused"),
     ],
 )
-def test_what_the_hub_refuses(monkeypatch, name, answer, kind, message):
+def test_what_the_hub_refuses(monkeypatch, name, answer, message):
     """No network here: the errors are those that huggingface_hub raises for such answers."""
 
     def snapshot_download(*args, **options):
-        raise answer("no", response=httpx.Response(404, request=httpx.Request("GET", "https://a")))
+        raise answer(
+            "refused", response=httpx.Response(404, request=httpx.Request("GET", "https://a"))
+        )
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    with pytest.raises(kind, match=message):
+    with pytest.raises(ConnectionError, match=message):
         wb_problems.hub(name, SPLIT[name], revision="nine")
 
 
@@ -606,8 +608,7 @@ def test_missing_columns(caches):
         (lambda: wb_problems.hub("gsm8k", levels=(3,)), "levels="),
         (lambda: wb_problems.hub("math", levels=(6,)), r"levels=\(6,\)"),
         (lambda: wb_problems.hub("math", levels=3), r"levels=3"),
-        (lambda: sample("math", levels=()), "math train has 0 problems"),
-        (lambda: wb_problems.hub("gsm8k", revision="a b"), "revision="),
+        (lambda: sample("math", levels=()), r"levels=\(\)"),
         (lambda: wb_problems.hub("gsm8k", path="data.xml"), "path="),
     ],
 )
@@ -617,10 +618,7 @@ def test_bad_arguments(call, message):
 
 
 def test_a_path_that_is_not_there():
-    with pytest.raises(
-        FileNotFoundError,
-        match=r"path='none.jsonl': there is no such file; `hf download openai/gsm8k",
-    ):
+    with pytest.raises(FileNotFoundError, match=r"none\.jsonl"):
         wb_problems.hub("gsm8k", path="none.jsonl")
 
 

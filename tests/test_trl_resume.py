@@ -5,7 +5,8 @@ import pytest
 pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-rlvr[trl]'")
 
 from peft import LoraConfig
-from trl_cases import SMALL, dataset, logged, same, small, trained, trainer, weights
+from small_methods import small
+from trl_cases import dataset, logged, same, trained, trainer, weights
 
 from workbench import methods
 from workbench.adapters import FILE, Driver
@@ -37,7 +38,7 @@ WITHOUT_COURSE = [
     for name in (*methods.PAPERS, *methods.MORE_PAPERS)
     if getattr(methods, name)().course is None
 ]
-EVERY = {"dapo": SMALL["dapo"], "aero": SMALL["aero"], **REMEMBERING}
+EVERY = {"dapo": small("dapo"), "aero": small("aero"), **REMEMBERING}
 
 
 def interrupted(out, method, *, steps=4, at=2, **settings):
@@ -76,7 +77,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
 
 def test_a_resume_with_adapters(tmp_path):
     options = {"peft_config": LoraConfig(r=4, target_modules=r".*_proj")}
-    whole, resumed = interrupted(tmp_path, SMALL["dapo"], options=options, steps=2, at=1)
+    whole, resumed = interrupted(tmp_path, small("dapo"), options=options, steps=2, at=1)
     assert same(weights(whole), weights(resumed))
 
 
@@ -110,7 +111,7 @@ def test_the_count_of_empty_rounds_goes_on(tmp_path):
         return [1.0] * len(completions)
 
     settings = {"reward": always, "max_completion_length": 4}
-    _, resumed = interrupted(tmp_path, SMALL["grpo"], **settings)
+    _, resumed = interrupted(tmp_path, small("grpo"), **settings)
     assert resumed.driver.empty_rounds == 4
     assert resumed.driver.round == 4
 
@@ -121,13 +122,13 @@ def test_rewards_that_were_graded_once_stay_graded_in_a_resumed_run(tmp_path):
         return [grades[i % 2] for i in range(len(completions))]
 
     settings = {"reward": graded_at_first, "max_completion_length": 4}
-    whole, resumed = interrupted(tmp_path, SMALL["grpo"], **settings)
+    whole, resumed = interrupted(tmp_path, small("grpo"), **settings)
     assert not whole.verdict.known and not resumed.verdict.known
 
 
 def test_a_checkpoint_of_another_method_is_refused(tmp_path):
     settings = {"data": dataset(16), "max_steps": 2, "save_strategy": "steps", "save_steps": 1}
-    method = SMALL["ar3po"]
+    method = small("ar3po")
     trained(trainer(tmp_path, method, **settings))
     folder = tmp_path / "checkpoint-1"
 
@@ -136,29 +137,28 @@ def test_a_checkpoint_of_another_method_is_refused(tmp_path):
 
     with pytest.raises(ValueError, match=r"method\.replay: None, "):
         resume(method.but(replay=None))
-    with pytest.raises(ValueError, match=r"^resume_from_checkpoint: .*pass method="):
+    with pytest.raises(ValueError, match=r"^resume_from_checkpoint"):
         resume(None)
     (folder / FILE).unlink()
-    match = r"workbench\.safetensors is missing, so the checkpoint was made without a method; use"
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises(ValueError, match=r"^resume_from_checkpoint"):
         resume(method)
     resume(None)
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):
     settings = {"data": dataset(16), "max_steps": 1, "save_strategy": "steps", "save_steps": 1}
-    trained(trainer(tmp_path, SMALL["ar3po"], **settings))
+    trained(trainer(tmp_path, small("ar3po"), **settings))
     path = tmp_path / "checkpoint-1" / FILE
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(OSError, match="damaged"):
-        Driver(SMALL["ar3po"], 42).load(path.parent)
+        Driver(small("ar3po"), 42).load(path.parent)
 
 
 def test_logged_rows_are_those_of_their_round(tmp_path):
     """What slots measure is logged with the round it was measured in, not with the next one."""
-    one = trained(trainer(tmp_path, SMALL["ar3po"], max_steps=3))
+    one = trained(trainer(tmp_path, small("ar3po"), max_steps=3))
     stored = logged(one, "workbench/replay_stored")[0]
     assert len(stored) == 3
     counts = logged(one, "workbench/correct", "workbench/rollouts")
@@ -170,7 +170,7 @@ def test_logged_rows_are_those_of_their_round(tmp_path):
 def test_a_resume_in_a_later_epoch_goes_on_with_its_problems(at, tmp_path):
     """Three rounds an epoch. TRL alone would begin the order of the first epoch again."""
     settings = {"data": dataset(12), "max_completion_length": 4, "save_total_limit": 2}
-    whole, resumed = interrupted(tmp_path, SMALL["grpo"], steps=6, at=at, **settings)
+    whole, resumed = interrupted(tmp_path, small("grpo"), steps=6, at=at, **settings)
     assert same(weights(whole), weights(resumed))
     assert measured(whole, after=at) == measured(resumed, after=at)
 
@@ -183,7 +183,7 @@ def test_a_round_knows_how_many_epochs_are_behind_it(tmp_path):
             seen.append(context.epoch)
             yield from super().allocate(problems, context)
 
-    method = SMALL["grpo"].but(allocator=Watching(4))
+    method = small("grpo").but(allocator=Watching(4))
     # Of 13 problems an epoch of rounds of four leaves one over.
     settings = {"data": dataset(13), "max_completion_length": 4, "max_steps": 4}
     trained(trainer(tmp_path, method, **settings))
@@ -221,9 +221,9 @@ def test_what_was_learnt_is_written_before_trl_s_own_files(tmp_path, monkeypatch
     monkeypatch.setattr("transformers.Trainer._save_checkpoint", killed)
     settings = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
     with pytest.raises(KeyboardInterrupt):
-        trainer(tmp_path, SMALL["grpo"], **settings).train()
+        trainer(tmp_path, small("grpo"), **settings).train()
     assert [path.name for path in (tmp_path / "checkpoint-1").iterdir()] == [FILE]
     with pytest.raises(ValueError, match="seed"):
-        Driver(SMALL["grpo"], seed=1).load(tmp_path / "checkpoint-1")
+        Driver(small("grpo"), seed=1).load(tmp_path / "checkpoint-1")
     with pytest.raises(ValueError, match="step"):
-        Driver(SMALL["grpo"], seed=42).load(tmp_path / "checkpoint-1", step=2)
+        Driver(small("grpo"), seed=42).load(tmp_path / "checkpoint-1", step=2)

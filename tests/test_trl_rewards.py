@@ -12,15 +12,14 @@ import pytest
 pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-rlvr[trl]'")
 
 import trl_cases
+from small_methods import small
 from trl_cases import (
-    SMALL,
     boxed,
     dataset,
     logged,
     refused,
     right,
     same,
-    small,
     trained,
     trainer,
     weights,
@@ -47,47 +46,26 @@ READING_VERDICTS = [name for name in EVERY if small(name).reads_verdict]
 # What is correct
 
 
-class Judge:
-    """The two reward functions of a run, and what they gave to everything that was sampled.
+def trained_on_two_rewards(out, name, accuracy_first, steps):
+    """A trainer after a run with a format and an accuracy reward, None in the first round."""
+    verdicts = {}  # step -> verdict on each rollout
 
-    Parameters
-    ----------
-    silent : int
-        Steps at the start in which both give None.
-    """
+    def accuracy(completions, answer, trainer_state, **_):
+        step = trainer_state.global_step
+        if step == 0:
+            return [None] * len(completions)
+        values = right(completions, answer)
+        verdicts.setdefault(step, []).extend(values)
+        return values
 
-    def __init__(self, silent=0):
-        self.silent = silent
-        self.verdicts = {}  # step -> verdict on each rollout
+    def form(completions, trainer_state, **_):
+        return boxed(completions) if trainer_state.global_step else [None] * len(completions)
 
-    def functions(self, accuracy_first):
-        def accuracy(completions, answer, trainer_state, **_):
-            step = trainer_state.global_step
-            if step < self.silent:
-                return [None] * len(completions)
-            values = right(completions, answer)
-            self.verdicts.setdefault(step, []).extend(values)
-            return values
-
-        def form(completions, trainer_state, **_):
-            if trainer_state.global_step < self.silent:
-                return [None] * len(completions)
-            return boxed(completions)
-
-        return [accuracy, form] if accuracy_first else [form, accuracy]
-
-    def shares(self):
-        """The share of correct rollouts of each step that had a verdict."""
-        return [np.mean(values) for values in self.verdicts.values()]
-
-
-def trained_on_two_rewards(out, name, judge, accuracy_first, steps):
-    """A trainer after a run with a format and an accuracy reward, whose weights have changed."""
     one = trainer(
         out,
         small(name),
         options={"correct": "accuracy"},
-        reward=judge.functions(accuracy_first),
+        reward=[accuracy, form] if accuracy_first else [form, accuracy],
         reward_weights=[0.8, 0.2] if accuracy_first else [0.2, 0.8],
         max_steps=steps,
     )
@@ -95,7 +73,8 @@ def trained_on_two_rewards(out, name, judge, accuracy_first, steps):
     trained(one)
     assert not same(before, weights(one))
     # What is logged as correct is the share among all that was sampled in the step.
-    assert logged(one, "workbench/correct")[0] == pytest.approx(judge.shares())
+    shares = [np.mean(values) for values in verdicts.values()]
+    assert logged(one, "workbench/correct")[0] == pytest.approx(shares)
     names = {key for row in one.state.log_history for key in row if key.startswith("workbench/")}
     assert names <= explained_metrics()
     return one
@@ -128,7 +107,7 @@ def test_methods_train_on_format_and_accuracy(place, name, tmp_path):
     """In either order by turns, and after a round in which every reward was None."""
     # Of the second round CBS keeps no row that has an advantage.
     steps = 3 if name == "cbs" else 2
-    one = trained_on_two_rewards(tmp_path, name, Judge(silent=1), place % 2 == 0, steps)
+    one = trained_on_two_rewards(tmp_path, name, place % 2 == 0, steps)
     trained_on, unscored = logged(one, "workbench/trained", "workbench/unscored")
     assert trained_on[0] == 0 and max(trained_on) > 0
     assert unscored[0] > 0 and not any(unscored[1:])
@@ -160,11 +139,7 @@ def test_a_method_that_needs_no_verdict_reads_none(name):
 @pytest.mark.parametrize("name", READING_VERDICTS)
 def test_a_method_that_asks_what_is_correct_must_be_told(name, tmp_path):
     settings = {"reward": [boxed, right], "reward_weights": [0.2, 0.8]}
-    match = (
-        r"^correct=None: the method '\w+' asks which rollouts are correct, and there are 2 "
-        r"reward functions; pass correct='boxed' or correct='right' \(correct where it gives"
-    )
-    refused(tmp_path, small(name), match, **settings)
+    refused(tmp_path, small(name), "^correct=None: .*correct='boxed'", **settings)
 
 
 @pytest.mark.parametrize("name", ["pods", "cbs"])
@@ -214,17 +189,15 @@ def test_dynamic_sampling_goes_by_graded_rewards(name, reward, tmp_path):
 
 def test_a_number_says_from_which_reward_a_rollout_is_correct(tmp_path):
     one = trained(
-        trainer(tmp_path, SMALL["ar3po"], reward=half, options={"correct": 0.5}, max_steps=1)
+        trainer(tmp_path, small("ar3po"), reward=half, options={"correct": 0.5}, max_steps=1)
     )
     (correct,), (mean,) = logged(one, "workbench/correct", "workbench/reward")
     assert correct == pytest.approx(2 * mean) and correct > 0
-    match = r"^correct=0\.5: a number goes with one reward function"
-    refused(tmp_path, small("ar3po"), match, reward=[boxed, right], options={"correct": 0.5})
 
 
 def test_a_named_reward_function_judges_by_more_than_0(tmp_path):
     options = {"correct": "half"}
-    one = trainer(tmp_path, SMALL["dapo"], reward=half, options=options)
+    one = trainer(tmp_path, small("dapo"), reward=half, options=options)
     before = weights(one)
     trained(one)
     assert not same(before, weights(one))
@@ -235,7 +208,7 @@ def test_a_named_reward_function_judges_by_more_than_0(tmp_path):
 
 def test_a_function_judges_by_all_rewards(tmp_path):
     options = {"correct": lambda rewards: rewards[:, 1] >= 0.5}
-    one = trained(trainer(tmp_path, SMALL["ar3po"], reward=[boxed, half], options=options))
+    one = trained(trainer(tmp_path, small("ar3po"), reward=[boxed, half], options=options))
     assert max(logged(one, "workbench/correct")[0]) > 0
 
 
@@ -261,28 +234,19 @@ def test_a_verdict_by_each_rule(caplog):
     named = Verdict("b", ["a", "b"], needed=True)
     scores = np.array([[1.0, -1.0], [0.0, 0.5], [0.0, nan]])
     assert named(scores, first=True).tolist() == [False, True, False]
-    assert "either counts as correct" not in caplog.text
-    named(np.array([[0.0, 0.1], [0.0, 1.0]]), first=True)
-    assert "correct='b': the reward function gave both 0.1 and 1, and either" in caplog.text
-
-    wrong = Verdict(lambda rewards: rewards[:1, 0] > 0, ["a"], needed=True)
-    with pytest.raises(ValueError, match="returned 1 values for 3 rollouts"):
-        wrong(scores, first=True)
 
 
-def test_what_correct_may_be(tmp_path):
-    method = SMALL["dapo"]
-    match = "^correct='accuracy': no reward function of that name; pass correct='right' "
-    refused(tmp_path, method, match, options={"correct": "accuracy"})
-    match = r"^correct=\['right'\]: the name of a reward function, a number or a function is needed"
-    refused(tmp_path, method, match, options={"correct": ["right"]})
+@pytest.mark.parametrize("correct", ["accuracy", ["right"], 0.5])
+def test_what_correct_may_not_be(correct, tmp_path):
+    functions = [boxed, right] if correct == 0.5 else right
+    refused(tmp_path, small("dapo"), "^correct=", reward=functions, options={"correct": correct})
 
 
 def test_a_posterior_knows_which_reward_is_a_success(tmp_path):
     functions = [boxed, right]
     options = {"correct": "right"}
     one = trainer(tmp_path, small("aero"), reward=functions, options=options, max_steps=1)
-    with pytest.raises(ValueError, match=r"lies outside bounds=\(0\.0, 1\.0\)"):
+    with pytest.raises(ValueError, match="bounds="):
         trained(one)
     wider = small("aero").but(advantage=Posterior(bounds=(0, 2)))
     trained(trainer(tmp_path, wider, reward=functions, options=options, max_steps=1))
@@ -302,17 +266,14 @@ def test_a_round_with_nothing_to_train_on_is_warned_of_once(tmp_path, caplog):
     assert same(before, weights(one))
     warnings = [record for record in caplog.records if "nothing to train on" in record.message]
     assert [record.levelno for record in warnings] == [logging.WARNING]
-    message = warnings[0].message
-    assert "Round 1 has nothing to train on, since none of the rollouts selected has an" in message
-    assert "48 rollouts with rewards from 1 to 1, 48 of them correct, 0 selected." in message
+    assert "48 rollouts with a reward, 48 of them correct, 0 were selected" in warnings[0].message
     assert not any(value is None for row in one.state.log_history for value in row.values())
 
 
 def test_ten_rounds_from_the_start_with_nothing_to_train_on_are_an_error(tmp_path):
     settings = {"max_steps": 12, "max_completion_length": 4, "data": dataset(64)}
     one = trainer(tmp_path, methods.grpo(4), reward=always, **settings)
-    match = r"^Round 10 has nothing to train on.* None of the rounds before had anything either\.$"
-    with pytest.raises(RuntimeError, match=match):
+    with pytest.raises(RuntimeError, match="Round 10"):
         one.train()
     assert one.state.global_step == 9
 
@@ -325,8 +286,7 @@ def test_a_run_that_has_learnt_may_come_to_rest(caplog):
     for number in range(2, 12):
         driver.begin(number)
         driver.check_not_empty(empty, "")
-    assert caplog.text.count("nothing to train on") == 2
-    assert "It is round 10 of that kind in a row." in caplog.text
+    assert caplog.text.count("nothing to train on") == 1
     driver.check_not_empty(_table(trained=True), "")
     assert driver.empty_rounds == 0
 
@@ -353,7 +313,7 @@ def test_a_round_of_none_rewards_warns_and_goes_on(tmp_path, caplog):
     before = weights(one)
     trained(one)
     assert not same(before, weights(one))
-    assert "no reward function scored any rollout, all of them gave None." in caplog.text
+    assert "0 rollouts with a reward" in caplog.text
     names = ("workbench/unscored", "workbench/rollouts", "workbench/trained")
     unscored, sampled, counts = logged(one, *names)
     assert unscored == [16, 0, 0]
@@ -386,5 +346,3 @@ def test_rewards_are_summed_as_trl_sums_them():
     parts = np.array([[1, 1], [1, np.nan], [np.nan, np.nan]], dtype=np.float32)
     found = weighted_sum(parts, np.array([0.8, 0.2], np.float32))
     assert np.array_equal(found, np.float32([1.0, 0.8, np.nan]), equal_nan=True)
-    with pytest.raises(ValueError, match=r"^reward_funcs: a reward is inf; finite numbers or None"):
-        weighted_sum(np.array([[np.inf]]), np.ones(1))

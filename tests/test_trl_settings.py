@@ -1,22 +1,21 @@
 """Which settings the TRL trainer takes from the method, and which it refuses."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-rlvr[trl]'")
 
-import trl
 import trl_cases
-from trl_cases import SMALL, dataset, refused, right, small, trainer
+from small_methods import small
+from trl_cases import dataset, refused, right, trainer
 
 from workbench import methods
 from workbench import trl as workbench_trl
 from workbench.objectives import Objective
+from workbench.rollouts import NonFinite
 from workbench.rules import curricula
-from workbench.rules.advantages import GroupNormalized
 from workbench.rules.allocators import SuccessRates
 from workbench.rules.replay import CorrectResponses
 from workbench.slots import Selection, Slot
@@ -46,15 +45,21 @@ def test_a_configuration_serves_several_trainers(tmp_path):
     assert (args.loss_type, args.num_generations, args.epsilon_high) == ("dapo", 8, None)
 
 
-def test_a_contradiction_to_the_objective_is_refused(tmp_path):
-    match = r"^beta=0\.2: the objective of the method 'grpo' has beta=0\.0; leave beta out"
-    refused(tmp_path, methods.grpo(4), match, beta=0.2)
-    match = "^loss_type='bnpo': the objective of the method 'gspo' has loss_type='grpo'"
-    refused(tmp_path, methods.gspo(4), match, loss_type="bnpo")
-    match = r"^epsilon_high=0\.5: the objective of the method 'grpo' has epsilon_high=0\.28"
-    refused(tmp_path, methods.grpo(4), match, epsilon_high=0.5)
-    match = "^use_adaptive_entropy=True: the objective of the method 'aero'"
-    refused(tmp_path, small("aero"), match, use_adaptive_entropy=True)
+@pytest.mark.parametrize(
+    "method, settings",
+    [
+        (methods.grpo(4), {"beta": 0.2}),
+        (methods.gspo(4), {"loss_type": "bnpo"}),
+        (methods.grpo(4), {"epsilon_high": 0.5}),
+        (methods.grpo(4), {"scale_rewards": "none"}),
+        (methods.pods(32, 8), {"num_generations": 4}),
+        (methods.grpo(4), {"multi_objective_aggregation": "normalize_then_sum"}),
+        (small("aero"), {"use_adaptive_entropy": True}),
+        (small("aero"), {"top_entropy_quantile": 0.5}),
+    ],
+)
+def test_a_setting_that_goes_against_the_method_is_refused(method, settings, tmp_path):
+    refused(tmp_path, method, f"^{min(settings)}=", **settings)
 
 
 def test_the_objective_of_the_configuration_is_kept_when_asked_for(tmp_path):
@@ -62,8 +67,7 @@ def test_the_objective_of_the_configuration_is_kept_when_asked_for(tmp_path):
     one = trainer(tmp_path, methods.gspo(4), options=options, loss_type="cispo", epsilon_high=5.0)
     assert (one.loss_type, one.epsilon_high) == ("cispo", 5.0)
     assert one.importance_sampling_level == "token"
-    match = "^objective_from='trl': allowed are 'method', 'args'"
-    refused(tmp_path, methods.gspo(4), match, options={"objective_from": "trl"})
+    refused(tmp_path, methods.gspo(4), "^objective_from", options={"objective_from": "trl"})
 
 
 def test_a_method_in_trl_s_words():
@@ -91,41 +95,28 @@ def test_a_method_in_trl_s_words():
 @pytest.mark.parametrize("name", ["gmpo", "clip_cov", "kl_cov"])
 def test_an_objective_that_trl_does_not_have_is_refused(name, tmp_path):
     method = getattr(methods, name)(4)
-    match = rf"^surrogate='{name}' with loss_aggregation='\w+': TRL has no such loss; it has 'clip'"
-    refused(tmp_path, method, match)
-    corrected = methods.grpo(4).but(objective=Objective(sampler_correction="mask"))
-    refused(tmp_path, corrected, "^sampler_correction='mask': TRL corrects the sampler by its own")
+    refused(tmp_path, method, f"^surrogate='{name}'")
     # With TRL's own objective the rest of the method is carried.
     trainer(tmp_path, method, options={"objective_from": "args"})
-    match = (
-        r"^clip=\(0\.2, 0\.2\): TRL's loss 'cispo' has no lower bound .* use clip=\(1\.0, 0\.2\)"
-    )
-    refused(tmp_path, methods.cispo(4, clip=(0.2, 0.2)), match)
 
 
-def test_a_penalty_that_is_not_averaged_over_groups_is_warned_of(tmp_path, caplog):
-    trainer(tmp_path, small("aero"))
-    assert "TRL averages" not in caplog.text
-    trainer(tmp_path, small("aero").but(objective=Objective(loss_aggregation="group", kl=0.1)))
-    assert "TRL averages the KL penalty over rollouts, and not over groups" in caplog.text
+def test_a_part_of_an_objective_that_trl_does_not_have_is_refused(tmp_path):
+    corrected = methods.grpo(4).but(objective=Objective(sampler_correction="mask"))
+    refused(tmp_path, corrected, "^sampler_correction")
+    refused(tmp_path, methods.cispo(4, clip=(0.2, 0.2)), "^clip")
+    tight = methods.grpo(4).but(objective=Objective(clip=(0.2, 3.0), dual_clip=3.0))
+    refused(tmp_path, tight, "^dual_clip")
 
 
-def test_an_entropy_bonus_that_is_not_averaged_as_the_loss_is_warned_of(tmp_path, caplog):
-    trainer(tmp_path, small("aero"))
-    assert "loss_aggregation='group' with entropy=0.001" in caplog.text
-    caplog.clear()
-    trainer(tmp_path, methods.grpo(4).but(objective=Objective(entropy=0.001)))
-    assert "entropy" not in caplog.text
-
-
-# How rewards are scaled
-
-
-@pytest.mark.parametrize("value", ["none", "batch"])
-def test_how_rewards_are_scaled_is_said_by_the_advantage_alone(value, tmp_path):
-    method = methods.grpo(4).but(advantage=GroupNormalized(scale=False))
-    match = f"^scale_rewards='{value}': advantages are those of the method, GroupNormalized"
-    refused(tmp_path, method, match, scale_rewards=value)
+def test_a_term_that_is_not_averaged_as_the_loss_is_warned_of(tmp_path, caplog):
+    for options in ({"entropy": 0.001}, {"loss_aggregation": "rollout", "kl": 0.1}):
+        trainer(tmp_path, methods.grpo(4).but(objective=Objective(**options)))
+        assert "averages" not in caplog.text
+    for options in ({"entropy": 0.001}, {"kl": 0.1}):
+        caplog.clear()
+        objective = Objective(loss_aggregation="group", **options)
+        trainer(tmp_path, small("aero").but(objective=objective))
+        assert "loss_aggregation='group'" in caplog.text
 
 
 # Sizes
@@ -136,18 +127,14 @@ def test_num_generations_is_the_number_trained_on(tmp_path, caplog):
     args = trl_cases.config(tmp_path, num_generations=8)  # TRL's default
     one = workbench_trl.GRPOTrainer(trl_cases.MODEL, right, args=args, **options)
     assert one.num_generations == 4
-    assert "num_generations=4, since the method 'pods' trains on so many rollouts" in caplog.text
+    assert "num_generations=4" in caplog.text
     assert (one.num_generations_eval, one.args.generation_batch_size) == (8, 16)
 
 
 def test_other_numbers_of_generations_are_refused(tmp_path):
-    match = "^num_generations=32: the method 'pods' trains on 8 rollouts of a problem; leave"
     sizes = {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 1}
-    refused(tmp_path, methods.pods(32, 8), match, num_generations=32, **sizes)
-    match = "^num_generations=4: the method 'grpo' trains on 16 rollouts"
-    refused(tmp_path, methods.grpo(16), match, num_generations=4)
-    match = "^generation_batch_size=16: the method 'grpo' trains on 6 .*, so a multiple of 6 is"
-    refused(tmp_path, methods.grpo(6), match, num_generations=8)
+    refused(tmp_path, methods.pods(32, 8), "^num_generations", num_generations=32, **sizes)
+    refused(tmp_path, methods.grpo(6), "^generation_batch_size=16", num_generations=8)
     for size in (2, 4):  # how many rollouts of a problem it trains on varies
         assert trainer(tmp_path, methods.aero(), num_generations=size).num_generations == size
 
@@ -159,26 +146,16 @@ def test_a_curriculum_by_level_reads_the_column_of_that_name(tmp_path):
     method = methods.adarft(4)
     data = dataset(16, levels=(1, 2))
     one = trainer(tmp_path, method, data=data)
-    assert [problem.level for problem in one.training_set().pool] == data["level"]
+    assert [problem.level for problem in one.pool] == data["level"]
     assert set(data["level"]) == {1, 2}
     match = r"^curriculum=AdaRft.*\(levels\)"
     refused(tmp_path, method, match, data=data.remove_columns("level"))
-    fractions = data.remove_columns("level").add_column("level", [0.5] * 16)
-    refused(tmp_path, method, r"^train_dataset: level of row 0=0\.5: a whole", data=fractions)
     known = {workbench_trl.problem_id(prompt): 50.0 for prompt in data["prompt"]}
     own = methods.adarft(4, curriculum=curricula.AdaRft(difficulties=known))
     trainer(tmp_path, own, data=data.remove_columns("level"))
 
 
 # What is refused
-
-
-@dataclass(frozen=True)
-class Silent(Slot):
-    """An allocator that asks for a stage of nothing."""
-
-    def allocate(self, problems, context):
-        yield np.zeros(len(problems), dtype=np.int64)
 
 
 class Heavy(Slot):
@@ -196,7 +173,7 @@ def test_what_a_slot_needs_and_this_trainer_lacks_is_refused_by_name(tmp_path):
     match = r"^allocator=Knapsack\(.*\) needs the policy's hidden states of a prompt"
     refused(tmp_path, methods.knapsack(rates=SuccessRates("predictor")), match)
     match = r"^allocator=DynamicSampling\(n=4\) needs further problems .* without a train_dataset "
-    refused(tmp_path, SMALL["dapo"], match, data=dataset(8).to_iterable_dataset())
+    refused(tmp_path, small("dapo"), match, data=dataset(8).to_iterable_dataset())
     match = "^replay=Buffer.* needs .* with vllm_importance_sampling_correction"
     refused(tmp_path, methods.cbs(scope="buffer"), match, use_vllm=True)
     match = "^replay=Buffer.* needs .* with off_policy_mask_threshold"
@@ -220,43 +197,24 @@ def test_what_a_slot_needs_and_this_trainer_lacks_is_refused_by_name(tmp_path):
         trainer(tmp_path, stop, model="no/such-model", use_vllm=True)
 
 
-def test_what_cannot_be_carried_is_named_before_a_model_is_loaded(tmp_path):
+def test_wrong_arguments_are_named_before_a_model_is_loaded(tmp_path):
     grpo = methods.grpo(4)
-    tight = grpo.but(objective=Objective(clip=(0.2, 3.0), dual_clip=3.0))
-    refused(tmp_path, tight, r"^dual_clip=3.0 with clip=\(0.2, 3.0\)")
     pictures = dataset(8).add_column("image", [""] * 8)
-    refused(tmp_path, grpo, "^train_dataset: it has the column 'image'", data=pictures)
-    refused(tmp_path, 7, "^method=7: a Method is needed", num_generations=4)
+    refused(tmp_path, grpo, "^train_dataset: .*image", data=pictures)
+    refused(tmp_path, 7, "^method=7", num_generations=4)
     refused(tmp_path, "podz", "^method='podz'.*did you mean 'pods'", num_generations=8)
     # A name is enough, also that of a method which another package brings.
     refused(tmp_path, "pods", "^num_generations=4: the method 'pods'", num_generations=4)
-    refused(
-        tmp_path, grpo, "^rows_at_once=0: a whole number of at least 1", options={"rows_at_once": 0}
-    )
-    match = "^multi_objective_aggregation='normalize_then_sum': a method reads the weighted sum"
-    refused(tmp_path, grpo, match, multi_objective_aggregation="normalize_then_sum")
-    match = r"^top_entropy_quantile=0\.5: together with an entropy bonus"
-    refused(tmp_path, small("aero"), match, top_entropy_quantile=0.5)
-
-
-def test_arguments_of_a_method_without_a_method_are_refused(tmp_path):
+    refused(tmp_path, grpo, "^rows_at_once=0", options={"rows_at_once": 0})
     for name, value in (("correct", "right"), ("rows_at_once", 4), ("objective_from", "args")):
-        with pytest.raises(ValueError, match=f"^{name}={value!r}: it goes with a method"):
-            trainer(tmp_path, options={name: value})
-
-
-def test_a_stage_of_nothing_is_named(tmp_path):
-    one = trainer(tmp_path, methods.grpo(4).but(allocator=Silent()))
-    with pytest.raises(ValueError, match=r"allocator: Silent\(\) asked for a stage of no rollouts"):
-        one.train()
+        refused(tmp_path, None, "^method=None", options={name: value})
 
 
 def test_a_reward_that_is_not_finite_is_named(tmp_path):
     def infinite(completions, **_):
         return [math.inf] * len(completions)
 
-    match = "reward_funcs: a reward is inf; finite numbers or None are needed"
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises(NonFinite, match="inf"):
         trainer(tmp_path, methods.grpo(4), reward=infinite).train()
 
 
@@ -273,10 +231,3 @@ def test_without_arguments_trl_s_own_name_of_the_run_is_kept(tmp_path, monkeypat
 def _named(args, name):
     args.output_dir = name
     return args
-
-
-def test_trl_s_defaults_are_read_from_its_configuration():
-    from workbench.trl.setup import DEFAULTS
-
-    assert DEFAULTS["num_generations"] == trl.GRPOConfig.num_generations == 8
-    assert DEFAULTS["loss_type"] == "dapo"

@@ -15,9 +15,9 @@ pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-
 
 import trl
 import trl_cases
+from small_methods import small
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl_cases import (
-    SMALL,
     dataset,
     dealt,
     gradient,
@@ -26,7 +26,6 @@ from trl_cases import (
     right,
     same,
     shaken,
-    small,
     trained,
     trainer,
     weights,
@@ -193,7 +192,7 @@ def test_an_environment_may_bring_the_prompt(name, tmp_path):
     rows = [{"answer": row["answer"]} for row in dataset(16)]
     one = trainer(
         tmp_path,
-        SMALL[name],
+        small(name),
         options={"environment_factory": Posing, "processing_class": tokenizer_of_tools()},
         data=trl_cases.Dataset.from_list(rows),
         reward=None,
@@ -211,7 +210,7 @@ def test_an_environment_beside_a_reward_function_must_be_told_apart(tmp_path):
     settings = {"data": talk(8), "reward": said_right}
     match = "pass correct='said_right' or correct='Counting'"
     with pytest.raises(ValueError, match=match):
-        trainer(tmp_path, SMALL["aero"], options=options, **settings)
+        trainer(tmp_path, small("aero"), options=options, **settings)
 
 
 def test_a_rollout_function_samples_what_the_method_asks_for(tmp_path):
@@ -243,7 +242,7 @@ def test_methods_train_with_liger_s_loss(tmp_path, monkeypatch):
     for steps in (1, 8):
         expected = gradient(plain, steps)
         assert torch.allclose(gradient(liger, steps), expected, atol=1e-5)
-    cbs = trainer(tmp_path, SMALL["cbs"], use_liger_kernel=True, max_steps=1)
+    cbs = trainer(tmp_path, small("cbs"), use_liger_kernel=True, max_steps=1)
     before = weights(cbs)
     assert not same(before, weights(trained(cbs)))
 

@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ import torch
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_methods import NAMES
 from verl_cases import INSTALLED, data_proto
 
 from examples.verl_loop import play
@@ -28,12 +28,11 @@ from workbench import adapters, methods, verl
 from workbench.adapters import Driver
 from workbench.methods import Method
 from workbench.objectives import Objective, policy_loss
-from workbench.policies import Sampling
+from workbench.pools import Problem
 from workbench.rollouts import NonFinite, Ragged, Rollouts
 from workbench.rounds import Round
 from workbench.rules.advantages import (
     GroupNormalized,
-    Posterior,
     batch_normalized,
     group_normalized,
     leave_one_out,
@@ -42,15 +41,13 @@ from workbench.rules.advantages import (
 from workbench.rules.allocators import (
     DynamicSampling,
     Knapsack,
-    Rescue,
     Staged,
     SuccessRates,
-    knapsack,
 )
 from workbench.rules.curricula import ShuffledEpochs
 from workbench.rules.replay import CorrectResponses
 from workbench.rules.rewards import Correct, Overlong
-from workbench.rules.selectors import MaxVariance, Rejection
+from workbench.rules.selectors import MaxVariance
 from workbench.slots import OF_COURSES, Selection, Slot
 from workbench.utils.descriptions import describe
 from workbench.verl import compatibility, functions
@@ -85,47 +82,33 @@ class Shortest(Slot):
     "use", [verl.register, partial(importlib.import_module, "workbench.verl.v1")]
 )
 def test_without_verl_one_line_says_how_to_get_it(use):
-    with pytest.raises(ImportError, match=r" is missing; .*pip install .*verl==0\.9\.1[^\n]*$"):
+    with pytest.raises(ImportError, match=r"^verl is missing; .*pip install .*verl==0\.9\.1"):
         use()
 
 
-@pytest.mark.parametrize(
-    "method, said",
-    [
-        ("podz", "did you mean 'pods'"),
-        pytest.param(
-            "pods",
-            r" is missing; .*verl==0\.9\.1.*make test-verl",
-            marks=pytest.mark.skipif(INSTALLED, reason="verl is installed here"),
-        ),
-    ],
-)
-def test_the_example_makes_no_folder_for_what_it_cannot_run(tmp_path, method, said):
+@pytest.mark.parametrize("method", ["podz", "pods"])
+@pytest.mark.skipif(INSTALLED, reason="verl is installed here")
+def test_the_example_makes_no_folder_for_what_it_cannot_run(tmp_path, method):
     out = tmp_path / "out"
     command = [sys.executable, str(EXAMPLES / "verl_run.py"), "--method", method, "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=EXAMPLES.parent)
     assert done.returncode
-    assert re.search(said, done.stderr) and "Traceback" not in done.stderr
+    assert {"podz": "pods", "pods": "make test-verl"}[method] in done.stderr
+    assert "Traceback" not in done.stderr
     assert not out.exists()
 
 
 @pytest.mark.parametrize("version", ["0.8.0", "0.9.0", "0.10.0", "1.0", "0.10.0.dev0"])
-def test_a_version_that_is_not_supported_is_named(version):
+def test_whatever_needs_verl_asks_for_its_version(version, monkeypatch):
+    monkeypatch.setattr(compatibility, "installed_version", lambda name: version)
     with pytest.raises(ImportError, match=rf"^verl {version} is installed.*verl==0\.9\.1"):
-        compatibility.check_version(version)
-
-
-def test_whatever_needs_verl_asks_for_its_version(monkeypatch):
-    monkeypatch.setattr(compatibility, "installed_version", lambda name: "0.8.0")
-    with pytest.raises(ImportError, match=r"^verl 0\.8\.0 is installed, and workbench\.verl works"):
         verl.register()
 
 
-def test_an_untested_version_warns_and_the_tested_one_does_not(caplog):
-    compatibility.check_version("0.9.1")
-    assert not caplog.records
-    compatibility.check_version("0.9.2")
-    assert "verl 0.9.2 is installed" in caplog.text
+@pytest.mark.parametrize("version", ["0.9.1", "0.9.1.post1", "0.9.2"])
+def test_patch_releases_fit(version, monkeypatch):
+    monkeypatch.setattr(compatibility, "installed_version", lambda name: version)
+    compatibility.check_installed("TransferQueue")
 
 
 # Prompts and verdicts
@@ -137,7 +120,7 @@ def test_ids_follow_the_content_of_prompts():
     other_order = [{"content": "1+1=", "role": "user"}]
     as_array = np.array([{"role": "user", "content": "1+1="}], dtype=object)
     assert verl.problem_id(other_order) == verl.problem_id(as_array) == first
-    with pytest.raises(ValueError, match=r"^prompt: a object"):
+    with pytest.raises(ValueError, match=r"^prompt"):
         verl.problem_id([{"role": "user", "content": object()}])
 
 
@@ -189,11 +172,15 @@ def test_parts_of_the_reward_come_on_top_of_verls():
         reward=[1.0, 0.0, 1.0],
         response=Ragged.of([range(5), range(10), range(8)], np.int32),
     )
-    table = adapters.scored(rollouts, method, Sampling(max_new_tokens=10))
+    driver = Driver(method, seed=0)
+    driver.begin(max_new_tokens=10)
+    problems = [Problem("p", "", "")]
+    table = driver.score(rollouts, problems, np.array([2]), stage=1)
     assert table.reward.tolist() == pytest.approx([1.0, -1.0, 0.4])
     assert table["reward_correct"].tolist() == [1, 0, 1]
-    with pytest.raises(NonFinite, match="such as nan of a rollout of problem p"):
-        adapters.scored(rollouts.assign(reward=[1.0, np.nan, 0]), methods.grpo(), Sampling())
+    assert (table.draw.tolist(), table.stage.tolist()) == ([2, 3, 4], [1, 1, 1])
+    with pytest.raises(NonFinite, match="nan"):
+        driver.score(rollouts.assign(reward=[1.0, np.nan, 0]), problems, np.array([0]), 0)
 
 
 # What verl multiplies ratios with
@@ -229,10 +216,6 @@ def test_advantages_by_token_stay_by_token():
 def test_weights_and_rows_without_gradient_are_factors():
     options = {"weights": np.array([0.5, 1, 2, 1]), "gradient": [True, False, True, True]}
     assert factors(Objective(), **options) == [[0.5, 0.5], [0], [2], [1, 1]]
-    for other in (Objective(kl=0.1), Objective(entropy=0.1)):
-        with pytest.raises(ValueError, match=r"^weights"):
-            factors(other, **options)
-    assert factors(Objective(kl=0.1)) == [[1, 1], [1], [1], [1, 1]]
 
 
 def test_padding_is_made_up_for_where_rows_are_counted():
@@ -241,14 +224,6 @@ def test_padding_is_made_up_for_where_rows_are_counted():
     for aggregation in ("rollout", "constant"):
         rows = factors(Objective(loss_aggregation=aggregation), multiple=3)
         assert rows == [[1.5, 1.5], [1.5], [1.5], [1.5, 1.5]]
-
-
-def test_a_selector_that_sizes_its_mini_batches_is_named():
-    sized = replace(outcome(np.ones(4)), mini_batch=2)
-    with pytest.raises(
-        ValueError, match=r"^selector: mini_batch=2, but verl's ppo_mini_batch_size"
-    ):
-        functions.row_advantages(sized, Objective(), 1)
 
 
 def test_the_mean_over_groups_weights_rows_by_their_group():
@@ -315,21 +290,11 @@ def test_advantages_by_hand():
 @pytest.mark.parametrize(
     "method, rows",
     [
-        (methods.grpo(6), 6),
         (methods.pods(32, 8), 8),
-        (methods.dapo(8), 8),
-        (methods.dr_grpo(), 8),
-        (methods.gspo(), 8),
-        (methods.knapsack(5), 5),
         (methods.knapsack(5, rates="epoch"), 5),
-        (methods.knapsack(8, rates="fresh"), 8),
-        (methods.aero(), 8),
-        (methods.ar3po(k=4), 4),
         (methods.ar3po(k=4, mode="direct"), 4),
-        (methods.ar3po(k=4, mode="recompute"), 4),
-        (methods.cbs(n=8), 2),
-        (methods.pilot_commit(4, 12, solved=None), 16),
         (methods.cbs("dapo", "round", n=8), 2),
+        (methods.pilot_commit(4, 12, solved=None), 16),
         (methods.dapo().but(allocator=DynamicSampling(within=Knapsack(6))), 6),
     ],
 )
@@ -351,8 +316,8 @@ def reason_not_carried(method):
     return None
 
 
-@pytest.mark.parametrize("name", methods.MORE_PAPERS)
-def test_every_further_paper_is_carried_or_says_what_it_needs(name):
+@pytest.mark.parametrize("name", NAMES)
+def test_every_paper_is_carried_or_says_what_it_needs(name):
     method = getattr(methods, name)()
     reason = reason_not_carried(method)
     if reason is not None:
@@ -444,7 +409,7 @@ def test_a_mean_over_rows_says_what_verl_does_with_other_terms(caplog):
 
 def test_a_method_with_slots_of_its_own_needs_a_sampler_of_its_own():
     mine = methods.grpo().but(selector=Shortest(4))
-    with pytest.raises(ValueError, match=r"describes slots of this package only .*sampler='my_mod"):
+    with pytest.raises(ValueError, match=r"^method=.*sampler="):
         verl.configuration(mine)
     keys = verl.configuration(mine, sampler="my_module.MySampler")
     assert keys["trainer.v1.sampler.custom_sampler.path"] == "pkg://my_module"
@@ -452,7 +417,7 @@ def test_a_method_with_slots_of_its_own_needs_a_sampler_of_its_own():
     assert "trainer.v1.sampler.sampler_kwargs.method" not in keys
     options = verl_settings.read_options({"seed": 3}, mine)
     assert options.method is mine and options.seed == 3
-    with pytest.raises(ValueError, match=r"sampler_kwargs\.method='pods': the sampler's class"):
+    with pytest.raises(ValueError, match=r"^sampler_kwargs\.method='pods'"):
         verl_settings.read_options({"method": "pods"}, mine)
 
 
@@ -468,28 +433,20 @@ def test_a_paper_is_named_with_its_arguments():
 
 
 @pytest.mark.parametrize(
-    "options, message",
+    "options, named",
     [
-        ({"method": "pods", "argument": {}}, r"sampler_kwargs\.argument: no argument.*'arguments'"),
-        ({"method": "pod"}, r"sampler_kwargs: method='pod': allowed are.*did you mean 'pods'"),
-        ({}, "method=None: allowed are"),
-        (
-            {"method": "pods", "arguments": {"k": 3}},
-            "sampler_kwargs: k: no argument of pods; there ",
-        ),
-        ({"method": "pods", "arguments": {"n": 4, "m": 8}}, r"sampler_kwargs: m=8"),
-        ({"method": "pods", "arguments": [1]}, "sampler_kwargs: "),
+        ({"method": "pods", "argument": {}}, r"sampler_kwargs\.argument.*'arguments'"),
+        ({"method": "pod"}, "method='pod'.*did you mean 'pods'"),
+        ({}, "method=None"),
+        ({"method": "pods", "arguments": {"k": 3}}, "k: no argument of pods"),
+        ({"method": "pods", "arguments": {"n": 4, "m": 8}}, "m=8"),
         ({"method": "pods", "seed": -1}, r"sampler_kwargs\.seed=-1"),
-        ({"method": "pods", "solved": "yes"}, r"sampler_kwargs\.solved='yes': a number"),
-        (
-            {"method": {"is": "selectors.MaxVariance", "m": 4}},
-            r"method=MaxVariance.*a Method is needed",
-        ),
-        ({"method": {"n": 4}}, "method=.*a Method is needed"),
+        ({"method": "pods", "solved": "yes"}, r"sampler_kwargs\.solved='yes'"),
+        ({"method": {"is": "selectors.MaxVariance", "m": 4}}, "method=MaxVariance"),
     ],
 )
-def test_a_wrong_configuration_is_named(options, message):
-    with pytest.raises(ValueError, match=message):
+def test_a_wrong_configuration_is_named(options, named):
+    with pytest.raises(ValueError, match=named):
         verl.method_of(options)
 
 
@@ -497,17 +454,9 @@ def test_a_wrong_configuration_is_named(options, message):
     "named",
     [
         {"is": "os.system", "command": "touch {}"},
-        {"is": "subprocess.run", "args": ["touch", "{}"]},
         {"is": "verifiers.pool.Worker", "command": ["touch", "{}"]},
-        {"is": "records.record.Writer", "path": "{}"},
         {"is": "methods.Method", "name": "x", "selector": {"is": "builtins.open", "file": "{}"}},
-        {
-            "is": "methods.Method",
-            "name": "x",
-            "allocator": {"is": "pathlib.Path.touch", "self": "{}"},
-        },
         {"is": "advantages.OfRewards", "function": {"is": "os.mkdir", "path": "{}"}},
-        {"is": "labs.transformers", "model": "{}"},
     ],
 )
 @pytest.mark.parametrize("where", ["method", "arguments"])
@@ -517,7 +466,7 @@ def test_a_configuration_from_an_unknown_hand_runs_nothing(named, where, tmp_pat
     options = {"method": named}
     if where == "arguments":
         options = {"method": "knapsack", "arguments": {"rates": named}}
-    with pytest.raises(ValueError, match="sampler_kwargs"):
+    with pytest.raises(ValueError, match="not a slot value"):
         verl.method_of(options)
     assert not mark.exists()
 
@@ -553,16 +502,6 @@ def test_any_configuration_is_a_method_or_a_named_error(base, path, value):
     assert isinstance(found, Method)
 
 
-@settings(max_examples=40)
-@given(arguments=st.dictionaries(st.sampled_from(["n", "m", "clip", "rule"]), JSON) | JSON)
-def test_any_arguments_make_a_method_or_a_named_error(arguments):
-    try:
-        found = verl.method_of({"method": "pods", "arguments": arguments})
-    except ValueError:  # any other exception fails the test
-        return
-    assert isinstance(found, Method)
-
-
 def nested(keys):
     """Dotted keys as verl's configuration holds them."""
     tree = {}
@@ -585,13 +524,13 @@ def flat(tree, prefix=""):
     }
 
 
-def configured(method, **changes):
-    """verl's configuration of a method, with some keys changed; dots are written as __."""
+def configured(method, changes=()):
+    """verl's configuration of a method, with some keys changed."""
     keys = {**verl.configuration(method), "data.max_response_length": 24}
     for name, value in keys.items():
         if value == "${data.max_response_length}":
             keys[name] = 24
-    return nested(keys | {name.replace("__", "."): value for name, value in changes.items()})
+    return nested(keys | dict(changes))
 
 
 @pytest.mark.parametrize(
@@ -601,63 +540,38 @@ def test_the_keys_of_a_method_fit_it(method):
     verl_settings.check_configuration(configured(method), method)
 
 
-def test_sizes_and_further_libraries_are_the_users(caplog):
+def test_sizes_and_further_libraries_are_the_users():
     method = methods.pods(32, 8)
-    config = configured(
-        method,
-        actor_rollout_ref__rollout__n=4,
-        actor_rollout_ref__model__external_lib=["mine", "workbench.verl.v1"],
-    )
-    verl_settings.check_configuration(config, method)
+    sizes = {
+        "actor_rollout_ref.rollout.n": 4,
+        "actor_rollout_ref.model.external_lib": ["mine", "workbench.verl.v1"],
+    }
+    verl_settings.check_configuration(configured(method, sizes), method)
 
 
 @pytest.mark.parametrize(
-    "method, changes, message",
+    "method, key, value",
     [
-        (
-            methods.dapo(),
-            {"actor_rollout_ref__actor__clip_ratio_high": 0.2},
-            r"clip_ratio_high=0\.2: the method .dapo. needs 0\.28; configuration\(method\) has all",
-        ),
-        (
-            methods.gspo(),
-            {"actor_rollout_ref__actor__policy_loss__loss_mode": "vanilla"},
-            'loss_mode="vanilla": the method .gspo. needs "workbench_sequence"',
-        ),
-        (
-            methods.aero(kl=0.1),
-            {"actor_rollout_ref__actor__use_kl_loss": False},
-            "use_kl_loss=false: the method .aero. needs true",
-        ),
-        (methods.dr_grpo(), {"data__max_response_length": 99}, "loss_scale_factor=24: .* needs 99"),
-        (methods.pods(), {"algorithm__adv_estimator": "grpo"}, 'adv_estimator="grpo"'),
-        (methods.pods(), {"trainer__checkpoint_callback_class": None}, "callback_class=null"),
-        (methods.pods(), {"trainer__v1__trainer_mode": "colocate_async"}, "trainer_mode="),
-        (methods.dapo(), {"data__gen_batch_size": 4}, "gen_batch_size=4: .* needs 1"),
-        (methods.cbs(), {"actor_rollout_ref__rollout__free_cache_engine": True}, "free_cache"),
-        (
-            methods.cbs(),
-            {"algorithm__rollout_correction__bypass_mode": True},
-            "bypass_mode=True: verl's training model then makes no pass",
-        ),
-        (methods.pods(), {"algorithm__use_kl_in_reward": True}, r"Objective\(kl=\.\.\.\)"),
-        (methods.pods(), {"algorithm__filter_groups__enable": True}, "use DynamicSampling"),
-        (
-            methods.pods(),
-            {"trainer__v1__sampler__sync_refill_failed_groups": True},
-            "draws no others for them",
-        ),
-        (methods.pods(), {"skip__rollout_tq__enable": True}, "pass the method by"),
-        (
-            methods.pods(),
-            {"reward__reward_model__enable": True},
-            "colocated reward model scores after sampling",
-        ),
+        (methods.dapo(), "actor_rollout_ref.actor.clip_ratio_high", 0.2),
+        (methods.gspo(), "actor_rollout_ref.actor.policy_loss.loss_mode", "vanilla"),
+        (methods.aero(kl=0.1), "actor_rollout_ref.actor.use_kl_loss", False),
+        (methods.dr_grpo(), "actor_rollout_ref.actor.loss_scale_factor", 99),
+        (methods.pods(), "algorithm.adv_estimator", "grpo"),
+        (methods.pods(), "trainer.checkpoint_callback_class", None),
+        (methods.pods(), "trainer.v1.trainer_mode", "colocate_async"),
+        (methods.dapo(), "data.gen_batch_size", 4),
+        (methods.cbs(), "actor_rollout_ref.rollout.free_cache_engine", True),
+        (methods.cbs(), "algorithm.rollout_correction.bypass_mode", True),
+        (methods.pods(), "algorithm.use_kl_in_reward", True),
+        (methods.pods(), "algorithm.filter_groups.enable", True),
+        (methods.pods(), "trainer.v1.sampler.sync_refill_failed_groups", True),
+        (methods.pods(), "skip.rollout_tq.enable", True),
+        (methods.pods(), "reward.reward_model.enable", True),
     ],
 )
-def test_a_setting_that_is_not_the_methods_is_an_error(method, changes, message):
-    with pytest.raises(ValueError, match=message):
-        verl_settings.check_configuration(configured(method, **changes), method)
+def test_a_setting_that_is_not_the_methods_is_an_error(method, key, value):
+    with pytest.raises(ValueError, match=f"^{re.escape(key)}="):
+        verl_settings.check_configuration(configured(method, {key: value}), method)
 
 
 def test_the_recipe_is_what_configuration_says():
@@ -714,7 +628,7 @@ def test_the_guide_explains_every_metric():
     rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", GUIDE, re.MULTILINE)
     explained = {name.strip("`") for row in rows for name in row.split(", ")}
     logged = {*adapters.LOGGED, "stages", "seconds_schedule"}
-    for name in (*methods.PAPERS, *methods.MORE_PAPERS):
+    for name in NAMES:
         method = getattr(methods, name)()
         if reason_not_carried(method) is None:
             logged |= method.metrics().keys()
@@ -887,25 +801,6 @@ def test_pods_keeps_rows_with_everything_they_have():
     assert metrics["workbench/correct"] == 0.3 and metrics["workbench/stages"] == 1
 
 
-@pytest.mark.parametrize(
-    "allocator, requests",
-    [
-        (Staged(stages=3, k=2), ["aabb", "bb", "bb"]),
-        (Rescue(explore=2, total=4, n_max=6, extra=2), ["aabb", "bb", "bb"]),
-        (
-            Knapsack(4, low=2, up=6, fallback=False, rates=SuccessRates("fresh", probe=2)),
-            ["aabb", "aaaa"],
-        ),
-    ],
-)
-def test_allocators_that_ask_again(allocator, requests):
-    method = methods.grpo().but(allocator=allocator)
-    generate = Scripted(a=[1, 0, 0, 1, 0, 1], b=[0] * 6)
-    batch = play(method, prompts(["a", "b"]), generate, step=1)
-    assert generate.requests == requests
-    assert batch.meta_info["metrics"]["workbench/stages"] == len(requests)
-
-
 def test_dynamic_sampling_draws_further_prompts():
     generate = Scripted(a=[1, 1], b=[0, 0], c=[1, 0], d=[0, 0])
     method = methods.dapo(2, overlong=0.0).but(allocator=DynamicSampling(2, groups=1, max_draws=2))
@@ -920,36 +815,6 @@ def test_dynamic_sampling_draws_further_prompts():
     assert rows_of(batch) == (["c", "c"], [1, 0])
     with pytest.raises(ValueError, match=r"\(more_problems\), which this loop does not provide"):
         play(method, prompts(["a"]), generate, step=2)
-
-
-def test_counts_come_from_what_was_learnt_and_go_through_a_state():
-    """First uniform; then p = 1/2 takes what it can hold, since the others have no value."""
-    method = methods.knapsack(4, low=2, up=8, fallback=False)
-    generate = Scripted(a=[1] * 4, b=[1, 0, 1, 0], c=[0] * 4)
-    play(method, prompts(["a", "b", "c"]), generate, step=1)
-    assert generate.requests == ["aaaabbbbcccc"]
-
-    again = methods.knapsack(4, low=2, up=8, fallback=False)
-    again.load_state_dict(method.state_dict())
-    generate = Scripted(a=[1] * 2, b=[1, 0] * 4, c=[0] * 2)
-    play(again, prompts(["c", "b", "a"]), generate, step=2)
-    counts = [generate.requests[0].count(text) for text in "cba"]
-    assert counts == [2, 8, 2]
-    assert counts == knapsack([0, 0.5, 1], 12, low=2, up=8, fallback=False).tolist()
-
-
-def test_uneven_groups_and_mixed_baselines():
-    """Rejection keeps right rows and as many wrong ones; a uniform group is measured as a whole."""
-    method = methods.grpo(4).but(
-        selector=Rejection(uniform=2, balanced=1), advantage=Posterior(), name="mine"
-    )
-    batch = play(method, prompts(["a", "b"]), Scripted(a=[1, 0, 0, 0], b=[1] * 4), step=1)
-    texts, _ = rows_of(batch)
-    assert texts == ["a", "a", "b", "b"]
-    # The kept pair of a has mean 1/2. All four of b are right: u = 5/6.
-    at_first = batch.batch["advantages"][:, 0].tolist()
-    u = 5 / 6
-    assert at_first == pytest.approx([1, -1] + [(1 - u) / (u * (1 - u)) ** 0.5] * 2)
 
 
 @needs_verl
@@ -1035,16 +900,9 @@ def test_tokens_of_tools_are_part_of_a_response_but_not_trained_on():
     assert batch.meta_info["metrics"]["workbench/length"] == 4
 
 
-def test_reward_parts_read_lengths_and_texts():
-    method = methods.grpo(2).but(reward=(Correct(), Overlong(weight=0.5, buffer=0.5)))
-    batch = play(method, prompts(["a"]), Scripted(a=[1, 1]), step=1, max_new_tokens=2)
-    assert batch.meta_info["metrics"]["workbench/reward"] == 0.75  # the second is truncated
-    assert batch.batch["advantages"][:, 0].tolist() == [1, -1]
-
-
 def test_a_loop_says_what_is_wrong_with_its_rows():
     ours = methods.grpo(2)
-    with pytest.raises(ValueError, match="generate: it returned 1 rows for 2 prompts"):
+    with pytest.raises(ValueError, match=r"generate: .*1 rows"):
         play(ours, prompts(["a"]), lambda wanted: Scripted(a=[1])(wanted[:1]), step=1)
 
     def unscored(wanted):
@@ -1052,17 +910,14 @@ def test_a_loop_says_what_is_wrong_with_its_rows():
         rows.pop(batch_keys=["token_level_scores"])
         return rows
 
-    with pytest.raises(ValueError, match="no token_level_scores or rm_scores"):
+    with pytest.raises(ValueError, match="token_level_scores"):
         play(ours, prompts(["a"]), unscored, step=1)
-    with pytest.raises(NonFinite, match="such as nan of a rollout of problem "):
+    with pytest.raises(NonFinite, match="nan"):
         play(ours, prompts(["a"]), Scripted(a=[1, float("nan")]), step=1)
-    with pytest.raises(ValueError, match=r"\(old_responses\), which this loop does not provide"):
+    with pytest.raises(ValueError, match="old_responses"):
         play(methods.ar3po(), prompts(["a"]), Scripted(), step=1)
     with pytest.raises(ValueError, match="multiple=0"):
         play(ours, prompts(["a"]), Scripted(), step=1, multiple=0)
-    with pytest.raises(ValueError, match="kept none of 4 rollouts"):
-        drawing = methods.dapo(2, max_draws=1)
-        play(drawing, prompts(["a", "b"]), Scripted(a=[1, 1], b=[0, 0]), step=1, more=prompts)
 
 
 # A round on verl's queue. The queue is real; trainer and agent loop are scripted here, and real in
@@ -1321,7 +1176,6 @@ def test_advantages_that_differ_where_rewards_do_not_cross_the_queue(queue):
     "allocator, requests",
     [
         (Staged(stages=3, k=2), ["aabb", "bb", "bb"]),
-        (Rescue(explore=2, total=4, n_max=6, extra=2), ["aabb", "bb", "bb"]),
         (
             Knapsack(4, low=2, up=6, fallback=False, rates=SuccessRates("fresh", probe=2)),
             ["aabb", "aaaa"],
@@ -1457,8 +1311,8 @@ def test_rollouts_that_do_not_come_back(queue, caplog):
     script = {"a": [([1], 1), None, ([1], 0)], "b": [None, None, None]}
     found = Trainer(methods.grpo(3), script, "ab").round()
     assert found.keys == ["uid0-0_0_0", "uid0-0_2_0"]
-    assert "step 1: 4 of 6 rollouts did not come back" in caplog.text
-    with pytest.raises(RuntimeError, match="step 1: none of 2 rollouts came back"):
+    assert "4 rollouts did not come back" in caplog.text
+    with pytest.raises(RuntimeError, match="no rollout came back"):
         Trainer(methods.grpo(2), {"a": [None, None]}, "a").round(1)
     clear(queue)
 
@@ -1532,11 +1386,9 @@ def test_epochs_are_counted_in_prompts(queue):
 
 @needs_verl
 def test_a_run_without_the_methods_keys_ends_before_it_begins(queue):
-    with pytest.raises(ValueError, match=r"clip_ratio_high=0\.2: the method 'dapo' needs 0\.28"):
+    with pytest.raises(ValueError, match="clip_ratio_high"):
         Trainer(methods.dapo(), {}, "a", actor_rollout_ref__actor__clip_ratio_high=0.2)
-    with pytest.raises(ValueError, match='trainer_mode="colocate_async"'):
-        Trainer(methods.dapo(), {}, "a", trainer__v1__trainer_mode="colocate_async")
-    with pytest.raises(ValueError, match=r"sampler_kwargs\.sed: no argument .*did you mean 'seed'"):
+    with pytest.raises(ValueError, match=r"sampler_kwargs.*'seed'"):
         Trainer(methods.dapo(), {}, "a", sampler_kwargs={"sed": 1})
 
 

@@ -21,14 +21,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from accelerate.utils import gather_object
+from small_methods import small
 from trl_cases import (
-    SMALL,
     gradient,
     hand_made_round,
     logged,
     own_gradient,
     shaken,
-    small,
     trainer,
     weights,
 )
@@ -138,7 +137,7 @@ def entropy_bonus(out):
 
 def refusals(out):
     """Processes that are about to do different things say so."""
-    method = SMALL["grpo"].but(allocator=Rank())
+    method = small("grpo").but(allocator=Rank())
     says(
         "the counts of rollouts: the processes disagree",
         lambda: trainer(out, method, per_device_train_batch_size=4).train(),

@@ -114,7 +114,6 @@ def collect(
         )
     rollouts: Rollouts | None = None
     stage = 0
-    asked = 0
     # The first thing that is sent into a generator has to be None.
     answer: Any = None
     for _ in range(MOST_REQUESTS):
@@ -142,19 +141,19 @@ def collect(
             if rollouts is not None:
                 _, before = tally([problem.id for problem in problems], rollouts)
             # A later request may ask for nothing more, and then nobody is asked to sample.
-            if rollouts is None or counts.any():
+            if counts.any():
                 fresh = sample(problems, counts, before, stage)
                 rollouts = fresh if rollouts is None else Rollouts.concat([rollouts, fresh])
+            if rollouts is None:
+                break  # an allocator begins with a request for something
             stage += 1
-            asked += int(counts.sum())
             # The allocator gets everything sampled so far, not only what it has just asked for.
             answer = rollouts
     else:
         raise ValueError(
             f"allocator: {name} asked {MOST_REQUESTS} times in one round without ending"
         )
-    # One of several processes may have drawn none of the rollouts that were asked for.
-    if rollouts is None or not asked:
+    if rollouts is None:
         raise ValueError(f"allocator: {name} asked for no rollouts")
     if kept is None:
         return rollouts, np.arange(len(rollouts))

@@ -295,7 +295,8 @@ class Selection:
         taken as well.
     weights : (K,) float64, optional
         What each kept rollout's loss is multiplied with; at least 0. The averages of the loss count
-        rollouts as before. None: 1 each.
+        rollouts as before. None: 1 each. A selector that sets them names "row_weights" in `needs`,
+        so that a trainer without them can refuse it, and likewise "mini_batch".
     columns : dict
         What the selector knows of every candidate, name to (C,) numbers; it is recorded.
     mini_batch : int, optional

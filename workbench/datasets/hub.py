@@ -13,7 +13,6 @@ Answers of mathematics are for `verifiers.Math`, letters for `verifiers.Choice`.
 tests for `verifiers.Code`, and their reference solutions never reach a prompt.
 """
 
-import csv
 import inspect
 import itertools
 import re
@@ -29,11 +28,13 @@ from pathlib import Path
 from typing import Any
 
 from workbench.datasets import readers
+from workbench.datasets.arithmetic import checked_levels
 from workbench.datasets.readers import Entry, check_place
+from workbench.datasets.rows import csv_rows
 from workbench.policies.checks import check_packages
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.seeding import generator
-from workbench.utils.validation import check_size, one_of, shown, whole_number
+from workbench.utils.validation import cause_of, check_size, one_of, whole_number
 
 BOXED = "{prompt}\nPlease reason step by step, and put your final answer within \\boxed{}."
 """The instruction of the Qwen maths models (model card of Qwen2.5-Math-7B-Instruct), which CBS uses
@@ -149,18 +150,17 @@ def hub(
     Raises
     ------
     ValueError
-        For an unknown name, split, revision or level, and for missing columns.
+        For an unknown name, split or level, and for missing columns.
     ConnectionError
-        When the data is not on this machine, with the command that fetches it.
-    PermissionError
-        For a data set that asks for consent first.
+        When the data is not on this machine and the hub does not give it, with the reason and the
+        command that fetches it.
 
     Notes
     -----
     Needs the package `datasets`.
     """
     key = str(name).lower().replace("_", "-")
-    one_of("name", key if isinstance(name, str) else name, DATA_SETS)
+    one_of("name", key, DATA_SETS)
     entry = DATA_SETS[key]
     one_of("split", split, entry.splits)
     if n is not None:
@@ -169,12 +169,15 @@ def hub(
         template = INSTRUCTIONS[entry.verifier]
     check_place(template)
     if levels is not None:
-        _check_levels(key, levels)
-    if revision is not None and not re.fullmatch(r"[\w./-]+", str(revision)):
-        raise ValueError(f"revision={shown(revision)}: a commit, tag or branch is needed")
+        # 0 is unknown, and the only level of a set without levels.
+        levels = checked_levels(levels, tuple(range(6)) if entry.levels else (0,))
     check_packages("datasets")
     revision = revision or entry.revision
-    table = _from_hub(key, split, revision) if path is None else _local(key, Path(path), split)
+    if path is None:
+        table = _from_hub(key, split, revision)
+    else:
+        place = Path(path)
+        table = _directory(key, place, split) if place.is_dir() else _files([place])
 
     found, left_out = _distinct(key, table, path or entry.repository)
     # Before the verification, which is slow, and before the subset, so that n counts what fits.
@@ -184,11 +187,11 @@ def hub(
         size = len(found)
         found = {id: each for id, each in found.items() if _holds(key, each, verifier)}
         left_out["gold answer not verified"] = size - len(found)
-    reasons = {reason: count for reason, count in left_out.items() if count}
+    reasons = dict(+left_out)  # those that count some
     if reasons:
         told = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
         warnings.warn(f"{key}: rows left out: {told}", stacklevel=2)
-    if (n is not None and n > len(found)) or not found:
+    if len(found) < (n or 1):
         raise ValueError(f"n={n}: {key} {split} has {len(found)} problems that fit")
     if n is not None:
         # The same problems are chosen when the rows of a revision come in another order.
@@ -220,24 +223,11 @@ def hub(
 def command(name: str, revision: str | None = None) -> str:
     """The command that fetches a data set, to be run where there is a network."""
     entry = DATA_SETS[name]
-    files = ""
+    words = ["hf", "download", entry.repository, "--repo-type", "dataset"]
+    words += ["--revision", revision or entry.revision]
     if entry.files:
-        files = f" --include {shlex.quote(entry.files.replace('{split}', '*'))}"
-    revision = revision or entry.revision
-    return f"hf download {entry.repository} --repo-type dataset --revision {revision}{files}"
-
-
-def _check_levels(key: str, levels: Any) -> None:
-    if not DATA_SETS[key].levels:
-        others = ", ".join(each for each, entry in DATA_SETS.items() if entry.levels)
-        raise ValueError(
-            f"levels={shown(levels)}: problems of {key} have no levels; those of {others} have"
-        )
-    is_several = isinstance(levels, list | tuple | set | range)
-    if not is_several or not all(each in range(6) for each in levels):
-        raise ValueError(
-            f"levels={shown(levels)}: several of 1 to 5, and 0 for unknown, are needed: (3, 4, 5)"
-        )
+        words += ["--include", entry.files.replace("{split}", "*")]
+    return shlex.join(words)
 
 
 # From rows to problems
@@ -248,7 +238,7 @@ def _distinct(key: str, table: Any, place: Any) -> tuple[dict[str, Entry], Count
     which reason. ValueError when a column is missing; `place` names the table.
     """
     entry = DATA_SETS[key]
-    read: Callable[..., Entry] = getattr(readers, entry.reader)
+    read: Callable[..., Entry] = vars(readers)[entry.reader]
     # Nothing else is read, since reasoning and metadata may be most of the bytes.
     columns = {}
     for name, parameter in inspect.signature(read).parameters.items():
@@ -305,7 +295,7 @@ def _from_hub(key: str, split: str, revision: str) -> Any:
     ConnectionError with the command that fetches it where there is neither.
     """
     from httpx import HTTPError
-    from huggingface_hub import errors, snapshot_download
+    from huggingface_hub import snapshot_download
 
     entry = DATA_SETS[key]
     repository = entry.repository
@@ -319,37 +309,15 @@ def _from_hub(key: str, split: str, revision: str) -> Any:
             return _directory(key, Path(snapshot(local_files_only=True)), split)
     try:
         return _directory(key, Path(snapshot()), split)
-    except errors.GatedRepoError:
-        raise PermissionError(
-            f"{key}: {repository} is gated: accept its terms at "
-            f"https://huggingface.co/datasets/{repository}, then `hf auth login`"
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise ValueError(
-            f"revision={revision!r}: {repository} has no such revision; the pinned one is "
-            f"{entry.revision}"
-        ) from None
-    except (HTTPError, OSError):
+    except (HTTPError, OSError) as error:
         gate = ""
         if entry.gated:
             gate = ", after accepting its terms on its page and `hf auth login` (it is gated)"
         raise ConnectionError(
-            f"{key}: {repository} is not on this machine and the hub cannot be reached; run "
-            f"`{command(key, revision)}` where there is a network{gate}, bring the cache (HF_HOME) "
-            "here and set HF_HUB_OFFLINE=1, or give path="
+            f"{key}: {repository} is not on this machine and the hub does not give it "
+            f"({cause_of(error)}); run `{command(key, revision)}` where there is a network{gate}, "
+            "bring the cache (HF_HOME) here and set HF_HUB_OFFLINE=1, or give path="
         ) from None
-
-
-def _local(key: str, path: Path, split: str) -> Any:
-    """The split from a file, or from a directory such as a copy of the repository."""
-    if path.is_dir():
-        return _directory(key, path, split)
-    if path.suffix in FORMATS and not path.is_file():
-        copy = f"{command(key)} --local-dir {path.stem}"
-        raise FileNotFoundError(
-            f"path={str(path)!r}: there is no such file; `{copy}` makes a copy to give as path"
-        )
-    return _files([path])
 
 
 def _directory(key: str, folder: Path, split: str) -> Any:
@@ -386,12 +354,8 @@ def _files(paths: Sequence[Path]) -> Any:
         )
     for path in paths:
         check_size(path)
-    options: dict[str, Any] = {}
     if kind == "csv":
         # Answers stay as they stand there: 0.50, numbers of twenty digits, and None or NA.
-        with open(paths[0], encoding="utf-8-sig", newline="") as file:
-            names = next(csv.reader(file), [])
-        options["features"] = datasets.Features({name: datasets.Value("string") for name in names})
-        options["keep_default_na"] = False
+        return datasets.Dataset.from_list([row for path in paths for row in csv_rows(path)])
     # Files that are given by name are all one split to `datasets`, which it calls train.
-    return datasets.load_dataset(kind, data_files=list(map(str, paths)), split="train", **options)
+    return datasets.load_dataset(kind, data_files=list(map(str, paths)), split="train")

@@ -304,7 +304,8 @@ def _definitions(prompt: str, entry_point: str) -> str:
     kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign)
     # What the prompt begins, the answer has to define: a stub in the
     # tests would be tested in its place.
-    own: list[ast.stmt] = [node for node in body if getattr(node, "name", None) != entry_point]
+    named = (ast.FunctionDef, ast.ClassDef)
+    own = [node for node in body if not (isinstance(node, named) and node.name == entry_point)]
     return ast.unparse(ast.Module([node for node in own if isinstance(node, kinds)], []))
 
 

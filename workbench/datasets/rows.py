@@ -5,19 +5,17 @@ hour would end there.
 """
 
 import csv
-import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from workbench.datasets.readers import check_place
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.validation import (
-    cause_of,
+    LARGEST_FILE,
     check_size,
     did_you_mean,
     is_number,
@@ -31,8 +29,6 @@ from workbench.verifiers.code import read_tests
 Row = Mapping[str, Any]
 
 REPEATED = ("refuse", "drop")
-LEAVE_OUT = "leave their problems out"
-KINDS = (".jsonl", ".json", ".csv", ".parquet")
 
 # Answers that look like mathematics and are letters or words. Math-Verify reads them as products.
 LETTER = re.compile(r"\(?[A-Z]\)?(?:[.):]\s.*)?", re.DOTALL)
@@ -80,9 +76,22 @@ def from_rows(
     >>> pool[1].answer
     '4'
     """
+    one_of("repeated", repeated, REPEATED)
+    check_place(template)
+    verifier = Math() if verifier is None else verifier
+    check_verifier(verifier)
     columns = {"prompt": prompt, "answer": answer, "level": level}
+    # From cheap checks to dear ones. Repeats go before the verifier reads every answer.
+    all_rows = [
+        _problem(row, columns, template, f"row {number}")
+        for number, row in enumerate(_listed_rows(rows))
+    ]
+    if not all_rows:
+        raise ValueError("rows=[]: at least one row is needed")
+    made = _distinct(all_rows, repeated)
+    _check_usable(made, verifier, lambda each: f"row {all_rows.index(each)}")
     # Without a configuration: a manifest cannot make the caller's rows again.
-    return _pool(rows, "rows", columns, template, repeated, verifier)
+    return Pool(made, checked_for=type(verifier).__name__)
 
 
 def from_file(
@@ -112,17 +121,24 @@ def from_file(
     FileNotFoundError
         When there is no such file.
     """
-    columns = {"prompt": prompt, "answer": answer, "level": level}
-    pool = _pool(_read(path), str(path), columns, template, repeated, verifier)
+    file = Path(path)
+    if file.suffix not in KINDS:
+        raise ValueError(f"path={str(path)!r}: a file ending in {', '.join(KINDS)} is needed")
+    check_size(file)
+    options = {
+        "prompt": prompt,
+        "answer": answer,
+        "level": level,
+        "template": template,
+        "repeated": repeated,
+    }
+    try:
+        pool = from_rows(KINDS[file.suffix](file), verifier=verifier, **options)
+    except (ValueError, csv.Error, RecursionError) as error:
+        raise ValueError(f"path={str(path)!r}: {error}") from None
     # A verifier of your own is nothing that a manifest can make again.
     if verifier is None:
-        pool.config = {
-            "family": "from_file",
-            "path": str(path),
-            **columns,
-            "template": template,
-            "repeated": repeated,
-        }
+        pool.config = {"family": "from_file", "path": str(path), **options}
     return pool
 
 
@@ -131,126 +147,87 @@ def check_answers(pool: Pool, verifier: Any) -> None:
     are not asked: what they do with an answer may take long.
     """
     if isinstance(verifier, Math | Choice | Code):
-        remedy = LEAVE_OUT
-        if pool.config.get("family") == "hub":
-            remedy += ", as problems.hub(..., verifier=...) does"
         # Public data sets have answers that can be read and that no response meets. They end no
         # run.
-        _check_usable(pool.problems, verifier, lambda _: "problems", remedy, own=not pool.config)
+        _check_usable(pool.problems, verifier, lambda _: "problems", own=not pool.config)
 
 
-def _pool(
-    rows: Any,
-    source: str,
-    columns: Mapping[str, str | None],
-    template: Any,
-    repeated: str,
-    verifier: Any,
-) -> Pool:
-    """The checked problems of rows, in their order; `source` names the data in messages."""
-    one_of("repeated", repeated, REPEATED)
-    check_place(template)
-    default = verifier is None
-    verifier = Math() if default else verifier
-    check_verifier(verifier)
-    # From cheap checks to dear ones. Repeats go before the verifier reads every answer.
-    all_rows = [
-        _problem(row, columns, template, f"{source}: row {number}")
-        for number, row in enumerate(_listed_rows(rows, source))
-    ]
-    if not all_rows:
-        raise ValueError(f"{source}: there are no rows; at least one is needed")
-    made = _distinct(all_rows, repeated, source)
-    with verifier if default else nullcontext():
-        _check_usable(made, verifier, lambda each: f"{source}: row {all_rows.index(each)}")
-    return Pool(made, checked_for=type(verifier).__name__)
+# The rows of a file, each a dict from column to value
 
 
-def _read(path: Any) -> Iterator[Any]:
-    """The rows of a file, each a dict from column to value."""
-    path = Path(path)
-    if path.suffix not in KINDS:
-        raise ValueError(f"path={str(path)!r}: a file ending in {', '.join(KINDS)} is needed")
-    if not path.is_file():
-        raise FileNotFoundError(f"path={str(path)!r}: there is no such file")
-    check_size(path)
-    if path.suffix == ".parquet":
-        import pyarrow.parquet
-
-        try:
-            table = pyarrow.parquet.read_table(path)
-        except ValueError as error:
-            raise ValueError(f"path={str(path)!r}: {cause_of(error)}") from None
-        yield from table.to_pylist()
-        return
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"path={str(path)!r}: the file is not in UTF-8 ({error}); save it as UTF-8"
-        ) from None
-    if path.suffix == ".csv":
-        yield from _csv_rows(text, path)
-    elif path.suffix == ".jsonl":
-        for number, line in enumerate(io.StringIO(text, newline="\n"), start=1):
-            if line.strip():
-                yield _json(line, f"{path}: line {number}")
-    else:
-        rows = _json(text, f"{path}: it")
-        if not isinstance(rows, list):
-            raise ValueError(
-                f"{path}: a list of objects is needed; JSON lines belong in a .jsonl file"
-            )
-        yield from rows
+def _of_json_lines(path: Path) -> list[Any]:
+    rows = []
+    with path.open(encoding=ENCODING, newline="\n") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                raise ValueError(f"line {number} is no JSON ({error})") from None
+    return rows
 
 
-def _csv_rows(text: str, path: Path) -> Iterator[dict[str, str]]:
+def _of_json(path: Path) -> list[Any]:
+    rows = json.loads(path.read_text(ENCODING))
+    if not isinstance(rows, list):
+        raise ValueError("a list of objects is needed; JSON lines belong in a .jsonl file")
+    return rows
+
+
+def csv_rows(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file. Everything stays text: "007" and "1e3" are answers as they stand."""
     # The tests of a program in one field are longer than Python allows by itself.
-    usual = csv.field_size_limit(len(text) + 1)
+    usual = csv.field_size_limit(LARGEST_FILE)
     try:
-        # Strict, or a quotation mark that is never closed would swallow all rows behind it.
-        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-        _check_columns(reader.fieldnames or [], path)
-        rows = []
-        for row in reader:
-            if None in row:
-                raise ValueError(
-                    f"{path}: line {reader.line_num} has more fields than there are columns; a "
-                    "field with a comma in it belongs in quotation marks"
-                )
-            rows.append(row)
-    except csv.Error as error:
-        raise ValueError(f"{path}: {error}") from None
+        with path.open(encoding=ENCODING, newline="") as file:
+            # Strict, or a quotation mark that is never closed would swallow all rows behind it.
+            reader = csv.DictReader(file, strict=True)
+            rows = list(reader)
     finally:
         csv.field_size_limit(usual)
-    yield from rows
+    _check_columns(reader.fieldnames or [])
+    for number, row in enumerate(rows):
+        if None in row:
+            raise ValueError(
+                f"row {number} has more fields than there are columns; a field with a comma in it "
+                "belongs in quotation marks"
+            )
+    return rows
 
 
-def _check_columns(names: Sequence[str], source: Any) -> None:
+def _of_parquet(path: Path) -> list[dict[str, Any]]:
+    import pyarrow.parquet
+
+    return pyarrow.parquet.read_table(path).to_pylist()
+
+
+ENCODING = "utf-8-sig"  # with or without a byte order mark
+KINDS = {
+    ".jsonl": _of_json_lines,
+    ".json": _of_json,
+    ".csv": csv_rows,
+    ".parquet": _of_parquet,
+}
+
+
+def _check_columns(names: Sequence[str]) -> None:
     """ValueError for columns of one name, of which a row could have the last one alone."""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise ValueError(f"{source}: there are several columns {twice[0]!r}; keep one of them")
+        raise ValueError(f"there are several columns {twice[0]!r}; keep one of them")
 
 
-def _json(text: str, what: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{what} is no JSON ({error})") from None
-
-
-def _listed_rows(rows: Any, source: str) -> list[Any]:
+def _listed_rows(rows: Any) -> list[Any]:
     import pandas as pd
 
     # The iteration of a data frame gives the names of its columns.
     if isinstance(rows, pd.DataFrame):
-        _check_columns(list(rows.columns), source)
-        rows = rows.to_dict("records")
+        _check_columns(list(rows.columns))
+        return rows.to_dict("records")
     if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
         raise ValueError(
-            f"{source}={shown(rows)}: a list of dicts is needed, such as "
+            f"rows={shown(rows)}: a list of dicts is needed, such as "
             "[{'prompt': '1+1=', 'answer': '2'}]"
         )
     return list(rows)
@@ -292,7 +269,7 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
     return Problem(f"own/{digest_of(text)}", text, gold.strip(), int(level))
 
 
-def _distinct(made: Sequence[Problem], repeated: str, source: str) -> list[Problem]:
+def _distinct(made: Sequence[Problem], repeated: str) -> list[Problem]:
     """The problems without repeats; ValueError for repeats that are refused or that contradict each
     other.
     """
@@ -304,12 +281,12 @@ def _distinct(made: Sequence[Problem], repeated: str, source: str) -> list[Probl
         answers = sorted({made[row].answer for row in rows})
         if len(answers) > 1:
             raise ValueError(
-                f"{source}: rows {_listed(rows)} ask the same and have different answers, "
+                f"rows {_listed(rows)} ask the same and have different answers, "
                 f"{_listed(map(repr, answers))}; keep one of them"
             )
     if several and repeated == "refuse":
         raise ValueError(
-            f"{source}: {len(several)} problems occur more than once, the first in rows "
+            f"{len(several)} problems occur more than once, the first in rows "
             f"{_listed(several[0])}; leave them out, or pass repeated='drop'"
         )
     return [made[rows[0]] for rows in rows_of.values()]
@@ -327,7 +304,6 @@ def _check_usable(
     problems: Sequence[Problem],
     verifier: Any,
     where: Callable[[Problem], str],
-    remedy: str = LEAVE_OUT,
     own: bool = True,
 ) -> None:
     """Raise ValueError unless the verifier can use the gold answer of every problem.
@@ -358,7 +334,8 @@ def _check_usable(
         raise ValueError(
             f"{where(unusable[0])}: {name} cannot use {len(unusable)} of the {len(problems)} "
             f"answers, the first is {shown(unusable[0].answer)} to {shown(unusable[0].prompt)}, of "
-            f"problem {unusable[0].id!r}; change these answers, {remedy}, or pass {other}"
+            f"problem {unusable[0].id!r}; change these answers, leave their "
+            f"problems out, or pass {other}"
         )
 
 

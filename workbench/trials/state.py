@@ -25,7 +25,7 @@ from workbench.trials.answer import Answer
 from workbench.trials.arms import Arm
 from workbench.trials.cases import KEPT_COLUMNS
 from workbench.trials.tuning import FIRST_SEED, LEAST_GAIN, Point, Tuning
-from workbench.utils.validation import instance_of, number, one_of, share, shown, whole_number
+from workbench.utils.validation import instance_of, number, one_of, shown, whole_number
 
 EVALUATIONS = 4  # of a tuning run, beside the one before round 1
 FINAL_EVALUATIONS = 5  # of a run of the comparison
@@ -70,7 +70,7 @@ class Settings:
             # Seconds of two runs depend on what else ran beside them.
             one_of("measure", self.measure, [unit for unit in UNITS if unit != "seconds"])
         if self.target is not None:
-            share("target", self.target, zero=False)
+            number("target", self.target, above=0, high=1)
         whole_number("rounds", self.rounds, EVALUATIONS)
         whole_number("tuning_seeds", self.n_tuning_seeds, 1, 1000)
         # All fresh seeds stay below those of tuning.

@@ -14,7 +14,7 @@ from trl.trainer.utils import use_adapter
 
 from workbench.adapters import Driver, row_weights, token_advantages
 from workbench.objectives import Objective
-from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rollouts import Ragged, Rollouts
 from workbench.rounds import Round
 from workbench.trl import table
 from workbench.trl.sampling import SamplingTrainer
@@ -75,12 +75,13 @@ class BatchingTrainer(SamplingTrainer):
 
     Attributes
     ----------
-    objective : Objective, optional
-        That of the method. None where the loss is that of TRL's configuration.
+    objective : Objective
+        That of the method, of which the weights of rows depend on the aggregation and the length; a
+        plain one where the loss is that of TRL's configuration.
     """
 
     driver: Driver
-    objective: Objective | None
+    objective: Objective
 
     def micro_batches(self, outcome: Round, filler: Rollouts) -> list[dict[str, Any]]:
         """Inputs of TRL's loss, one for each of its steps_per_generation.
@@ -91,10 +92,11 @@ class BatchingTrainer(SamplingTrainer):
         filler : Rollouts (1 row)
             What a micro-batch without rows computes, fully masked.
         """
-        context = self.driver.context
         processes = self.accelerator.num_processes
         chosen = outcome.rollouts.take(outcome.rows)
-        advantages = self._weighted_advantages(outcome)
+        # TRL has no weight of a row, see `adapters.token_advantages`.
+        weights = row_weights(outcome, self.objective.loss_aggregation)
+        advantages = token_advantages(outcome, weights)
         # `chosen` counts in the averages of the loss. Only `active`, positions in it, is computed.
         active = self._rows_to_compute(chosen, advantages)
         self.log_metrics({"computed": len(active)})
@@ -102,7 +104,7 @@ class BatchingTrainer(SamplingTrainer):
         lengths = (chosen.prompt.lengths + chosen.lengths)[active]
         # The same deal in every process, since lengths and generator are the same. Each then takes
         # its own part of every micro-step.
-        shares = deal(lengths, self.args.steps_per_generation, processes, self._rng(context))
+        shares = deal(lengths, self.args.steps_per_generation, processes, self._rng())
 
         is_hidden = chosen.truncated & self.mask_truncated_completions
         # A truncated response that TRL is told to mask counts no tokens. TRL's token mean divides
@@ -113,39 +115,24 @@ class BatchingTrainer(SamplingTrainer):
         for parts in shares:
             mine = active[parts[self.accelerator.process_index]]
             part = Part(outcome.rows[mine], self._scale(len(mine), len(chosen)))
-            # A filler makes this process take part in the collective operations of the step. Its
-            # mask and its advantage are zero, so it adds nothing.
-            rows = chosen.take(mine) if len(mine) else filler
-            shown = ~is_hidden[mine] if len(mine) else np.zeros(1, dtype=bool)
-            batch = self.padding.tokens(rows, shown)
-            batch["advantages"] = self._advantage_tensor(advantages, mine)
+            if len(mine):
+                rows, is_shown = chosen.take(mine), ~is_hidden[mine]
+                values = self.padding.tensor(advantages.take(mine)).float()
+            else:
+                # A filler makes this process take part in the collective operations of the step.
+                # Its mask and its advantage are zero, so it adds nothing.
+                rows, is_shown = filler, np.zeros(1, dtype=bool)
+                values = torch.zeros((1, 1), device=self.accelerator.device)
+            batch = self.padding.tokens(rows, is_shown)
+            # One number a row where its tokens are alike, since a ratio of the whole response is
+            # one number too.
+            is_by_token = isinstance(outcome.advantages, Ragged)
+            batch["advantages"] = values if is_by_token else values[:, 0]
             batch |= self._logprobs(batch, rows)
             batches.append({**batch, "num_items_in_batch": total, "workbench": part})
         return batches
 
-    def _weighted_advantages(self, outcome: Round) -> np.ndarray | Ragged:
-        """The advantages of the chosen rows, times their weights.
-
-        TRL has no weight of a row, see `adapters.token_advantages`. Its KL penalty and its entropy
-        bonus have no advantage to put one in, so they and weights are refused together.
-        """
-        if outcome.mini_batch is not None:
-            raise ValueError(
-                f"selector: mini_batch={outcome.mini_batch}, but TRL's settings say how large a "
-                "step is; use mini_batch=None"
-            )
-        if outcome.weights is not None and self.has_penalty:
-            raise ValueError(
-                "selector: it weighs rollouts, but TRL weighs its KL penalty and its entropy bonus "
-                "alike for all of them; leave these two out"
-            )
-        aggregation = "" if self.objective is None else self.objective.loss_aggregation
-        weights = row_weights(outcome, aggregation)
-        if isinstance(outcome.advantages, Ragged):
-            return token_advantages(outcome, weights)
-        return outcome.advantages * weights
-
-    def _rows_to_compute(self, chosen: Rollouts, advantages: np.ndarray | Ragged) -> np.ndarray:
+    def _rows_to_compute(self, chosen: Rollouts, advantages: Ragged) -> np.ndarray:
         """Which of the chosen rows the gradient depends on."""
         carries_gradient = chosen["gradient"]
         # The gradient reaches a row of advantage zero through a penalty or the auxiliary loss of a
@@ -159,48 +146,32 @@ class BatchingTrainer(SamplingTrainer):
         )
         if has_other_terms:
             return np.flatnonzero(carries_gradient)
-        if isinstance(advantages, Ragged):
-            # One token with an advantage is enough.
-            size = np.abs(advantages.padded()).sum(axis=1)
-        else:
-            size = np.abs(advantages)
-        return np.flatnonzero(carries_gradient & (size > 0))
+        has_advantage = (advantages.padded() != 0).any(axis=1)
+        return np.flatnonzero(carries_gradient & has_advantage)
 
-    def _rng(self, context: Context) -> np.random.Generator | None:
+    def _rng(self) -> np.random.Generator | None:
         """With several optimizer steps a round, each gets rows at random."""
         # All micro-steps of the round then add up to one gradient, so any order will do. Otherwise
         # sorting would give one optimizer step the short rows and the next one the long ones.
         if self.args.gradient_accumulation_steps % self.args.steps_per_generation == 0:
             return None
-        return context.rng("micro-batches")
+        return self.driver.context.rng("micro-batches")
 
     def _scale(self, rows: int, chosen: int) -> float:
         """What TRL's loss of a micro-batch is multiplied with.
 
         Losses that divide by the micro-batch's rows are to divide by the round's chosen ones.
         """
-        if not rows:
-            # A filler adds nothing, not even the auxiliary loss of a mixture of experts.
-            return 0.0
-        if self.loss_type not in ROW_MEANS:
+        if not rows or self.loss_type not in ROW_MEANS:
             return 1.0
         # TRL divides the loss of each part by the part's own rows, and averages over all parts.
         # This factor makes that a division by all chosen rows.
         parts = self.accelerator.num_processes * self.args.steps_per_generation
         scale = rows * parts / chosen
         # TRL's constant is max_completion_length, where a method does not name its own.
-        length = None if self.objective is None else self.objective.length
-        if self.loss_type == "dr_grpo" and length is not None:
-            scale *= self.max_completion_length / length
+        if self.loss_type == "dr_grpo" and self.objective.length is not None:
+            scale *= self.max_completion_length / self.objective.length
         return scale
-
-    def _advantage_tensor(self, advantages: np.ndarray | Ragged, rows: np.ndarray) -> torch.Tensor:
-        device = self.accelerator.device
-        if not len(rows):
-            return torch.zeros(1, device=device)
-        if isinstance(advantages, Ragged):
-            return self.padding.tensor(advantages.take(rows)).float()
-        return torch.as_tensor(advantages[rows], dtype=torch.float32, device=device)
 
     def _logprobs(self, batch: dict[str, Any], rows: Rollouts) -> dict[str, Any]:
         """What TRL's loss needs of the policy that sampled, of the reference and of vLLM."""
@@ -215,7 +186,7 @@ class BatchingTrainer(SamplingTrainer):
             # Old rows keep the probabilities that they were sampled with.
             further["old_per_token_logps"] = self.padding.tensor(rows.old_logprobs)
         elif several_steps:
-            further["old_per_token_logps"] = self._scored(self.model, batch)
+            further["old_per_token_logps"] = self._score(self.model, batch)
         if self.beta != 0:
             further["ref_per_token_logps"] = self._reference_logprobs(batch)
         for name in table.FOR_THE_LOSS:
@@ -226,14 +197,14 @@ class BatchingTrainer(SamplingTrainer):
 
     def _reference_logprobs(self, batch: dict[str, Any]) -> torch.Tensor:
         if self.ref_model is not None:
-            return self._scored(self.ref_model, batch)
+            return self._score(self.ref_model, batch)
         model = self.accelerator.unwrap_model(self.model)
         # With LoRA the reference is a second adapter of the same model, or the model with none.
         adapter = "ref" if "ref" in model.peft_config else None
         with use_adapter(model, adapter_name=adapter):
-            return self._scored(self.model, batch)
+            return self._score(self.model, batch)
 
-    def _scored(self, model: Any, batch: dict[str, Any]) -> torch.Tensor:
+    def _score(self, model: Any, batch: dict[str, Any]) -> torch.Tensor:
         """Log-probabilities of a micro-batch under some weights, in one pass.
 
         Processes have micro-batches that differ by a row, and every pass may be a common operation.

@@ -1,9 +1,9 @@
 """Sampling the rollouts of one round with TRL's trainer, on all processes together."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,58 +11,11 @@ import torch
 import trl
 from accelerate.utils import gather_object
 
-from workbench.adapters import Driver, as_problems, draws, prefixed, scored, verdict_columns
-from workbench.policies import Sampling
+from workbench.adapters import Driver, as_problems, verdict_columns, with_prefix
 from workbench.pools import Pool, Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.trl import table
 from workbench.trl.table import Padding, Verdict
-
-
-@dataclass
-class Overheard:
-    """What TRL computes within one of its calls and does not hand back.
-
-    Attributes
-    ----------
-    sampling : bool
-        Whether the call samples.
-    answers : (scores (R, F), token ids of R responses, R texts)
-        Of this process, NaN where a reward function gave None.
-    tokens : (log-probabilities (R, T), entropies (R, T))
-    """
-
-    sampling: bool
-    answers: tuple = ()
-    tokens: tuple = ()
-
-
-class TrainingSet:
-    """A data set that can be indexed, as a pool of problems.
-
-    Equal prompts are numbered in the order of the data set, which is the same in every run, so what
-    a method has learnt of a problem is found again.
-
-    Parameters
-    ----------
-    dataset : datasets.Dataset
-        With the column "prompt", unless environments bring the prompts, and perhaps with "level",
-        the difficulty of each problem.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
-        has_prompts = "prompt" in dataset.column_names
-        problems = as_problems(dataset["prompt"] if has_prompts else dataset)
-        if "level" in dataset.column_names:
-            levels = dataset["level"]
-            problems = [replace(each, level=level) for each, level in zip(problems, levels)]
-        self.places = {problem.id: place for place, problem in enumerate(problems)}
-        self.pool = Pool(problems)
-
-    def row(self, problem: Problem) -> dict[str, Any]:
-        """The row of a problem of the pool."""
-        return self.dataset[self.places[problem.id]]
 
 
 class SamplingTrainer(trl.GRPOTrainer):
@@ -74,18 +27,14 @@ class SamplingTrainer(trl.GRPOTrainer):
         None trains as TRL does.
     """
 
-    # What TRL's own annotations leave open.
-    args: Any
-    num_generations: Any
-    max_completion_length: Any
-    model: Any
-    processing_class: Any
-
     driver: Driver | None = None
     verdict: Verdict
     rows_at_once: int | None
-    _training_set: TrainingSet | None = None
-    _overheard: Overheard | None = None
+    # What TRL computes within its calls and does not hand back: scores (R, F), token ids and texts
+    # of the latest sample of this process, and the latest log-probabilities and entropies (R, T).
+    _is_drawing = False
+    _answers: tuple
+    _tokens: tuple
 
     @property
     def padding(self) -> Padding:
@@ -109,26 +58,38 @@ class SamplingTrainer(trl.GRPOTrainer):
         """Whether TRL's loss reads what vLLM says of the tokens that it has sampled."""
         return self.corrects_sampler or self.off_policy_mask_threshold is not None
 
-    def training_set(self) -> TrainingSet:
-        """The training set as a pool of problems, made when it is first needed."""
-        if self._training_set is None:
-            self._training_set = TrainingSet(self.train_dataset)
-        return self._training_set
+    @cached_property
+    def pool(self) -> Pool:
+        """The training set as a pool of problems, with their difficulty from the column "level".
+
+        Equal prompts are numbered in the order of the data set, which is the same in every run, so
+        what a method has learnt of a problem is found again.
+        """
+        dataset = self.train_dataset
+        # Without prompts, which environments then bring, the rows tell problems apart.
+        problems = as_problems(dataset["prompt"] if "prompt" in dataset.column_names else dataset)
+        if "level" in dataset.column_names:
+            levels = dataset["level"]
+            problems = [replace(each, level=level) for each, level in zip(problems, levels)]
+        return Pool(problems)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The row of the training set of each problem of the pool, by its id."""
+        return {problem.id: place for place, problem in enumerate(self.pool)}
 
     def log_metrics(self, metrics: dict[str, float]) -> None:
         """Log numbers with the prefix `workbench/`; those that are not finite are left out."""
-        for name, value in prefixed(metrics).items():
+        for name, value in with_prefix(metrics).items():
             self._metrics["train"][name].append(value)
 
-    def agree(self, what: str, *values: str | np.ndarray) -> None:
+    def agree(self, what: str, *values: bytes) -> None:
         """Raise ValueError, in every process, where processes are about to do different things."""
         if self.accelerator.num_processes == 1:
             return
         # A digest of fixed size is exchanged in place of whole arrays.
-        digest = hashlib.sha256()
-        for value in values:
-            digest.update(value.tobytes() if isinstance(value, np.ndarray) else value.encode())
-        if len(set(gather_object([digest.hexdigest()]))) > 1:
+        digest = hashlib.sha256(b"".join(values)).hexdigest()
+        if len(set(gather_object([digest]))) > 1:
             raise ValueError(
                 f"{what}: the processes disagree; a slot may depend on the round's table and on "
                 "context.rng alone, and every process needs the same method and seed"
@@ -136,36 +97,31 @@ class SamplingTrainer(trl.GRPOTrainer):
 
     # What TRL computes
 
-    @contextmanager
-    def overhearing(self, sampling: bool = False) -> Iterator[Overheard]:
-        """Keep what TRL computes in the call within this block."""
-        self._overheard = heard = Overheard(sampling)
-        try:
-            yield heard
-        finally:
-            self._overheard = None
-
     def draw(self, rows: list[dict[str, Any]]) -> tuple[dict[str, Any], tuple]:
-        """One rollout for each of these rows of the data set: TRL's own output, and the answers."""
+        """One rollout for each of these rows of the data set: TRL's own output, and the answers.
+
+        The answers are scores (R, F), NaN where a reward function gave None, token ids and texts.
+        """
         # TRL groups rows by this number. With 1 any number of rollouts can be asked for, and its
         # own advantages, which are not used, do not matter.
         generations = self.num_generations
         self.num_generations = 1
+        self._is_drawing = True
         try:
-            with self.overhearing(sampling=True) as heard:
-                output = super()._generate_and_score_completions(rows)
+            output = super()._generate_and_score_completions(rows)
         finally:
             self.num_generations = generations
+            self._is_drawing = False
         # Every rollout was a group of its own to TRL. `workbench/all_positive` and so on tell it.
         self._metrics["train"].pop("frac_reward_zero_std", None)
-        return output, heard.answers
+        return output, self._answers
 
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> torch.Tensor:
         """TRL's rewards (R, F) of all processes; those of this process are kept."""
         scores = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        if self._overheard is not None:
+        if self._is_drawing:
             # TRL has gathered the rewards of all processes. Each has sent equally many rows.
             start = self.accelerator.process_index * len(prompts)
             own = scores[start : start + len(prompts)].float().cpu().numpy()
@@ -174,17 +130,16 @@ class SamplingTrainer(trl.GRPOTrainer):
                 texts = self.processing_class.batch_decode(
                     completion_ids_list, skip_special_tokens=True
                 )
-            self._overheard.answers = own, completion_ids_list, texts
+            self._answers = own, completion_ids_list, texts
         return scores
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **options: Any) -> Any:
-        heard = self._overheard
-        if heard is not None and heard.sampling and not self.corrects_sampler:
+        if self._is_drawing and not self.corrects_sampler:
             # Most of what is sampled may not be trained on; `BatchingTrainer` computes the rest.
             return None, None, None
         results = super()._get_per_token_logps_and_entropies(model, *args, **options)
-        if heard is not None:
-            heard.tokens = results[:2]
+        if self.driver is not None:
+            self._tokens = results[:2]
         return results
 
     def score_tokens(
@@ -208,24 +163,10 @@ class SamplingTrainer(trl.GRPOTrainer):
         return logprobs, entropies
 
 
-class Policy:
-    """The trainer's model as a slot knows a policy."""
-
-    def __init__(self, trainer: SamplingTrainer) -> None:
-        self.trainer = trainer
-
-    def logprobs(self, rollouts: Rollouts, temperature: float) -> torch.Tensor:
-        """Log-probabilities of the responses under the current weights, (R, T), in nats.
-
-        The temperature is the trainer's, which is what a round's context says as well.
-        """
-        assert temperature == self.trainer.temperature
-        inputs = self.trainer.padding.tokens(rollouts)
-        return self.trainer.score_tokens(self.trainer.model, inputs)[0].float()
-
-
 class RoundSampler:
     """What `rounds.play` asks for in one round: further problems, and scored rollouts.
+
+    To the slots it is the policy as well.
 
     Parameters
     ----------
@@ -263,12 +204,13 @@ class RoundSampler:
 
     def find_more(self, n: int, problems: Sequence[Problem]) -> Sequence[Problem]:
         """n further problems of the training set, chosen by the curriculum."""
-        training_set = self.trainer.training_set()
         # A curriculum must not choose what the round has already.
         taken = frozenset(problem.id for problem in problems)
         context = replace(self.driver.context, taken=taken)
-        chosen = self.driver.method.curriculum.choose(training_set.pool, n, context)
-        self.rows |= {problem.id: training_set.row(problem) for problem in chosen}
+        trainer = self.trainer
+        chosen = self.driver.method.curriculum.choose(trainer.pool, n, context)
+        for problem in chosen:
+            self.rows[problem.id] = trainer.train_dataset[trainer.places[problem.id]]
         return chosen
 
     # Rollouts
@@ -285,12 +227,8 @@ class RoundSampler:
         names = [problem.id for problem in problems]
         # Every process has asked its own copy of the allocator. If they differ, the gathering below
         # would wait for ever or mix up rollouts.
-        trainer.agree("the counts of rollouts", *names, counts)
+        trainer.agree("the counts of rollouts", "".join(names).encode(), counts.tobytes())
         wanted = np.repeat(np.array(names, dtype=object), counts).tolist()
-        if not wanted:
-            raise ValueError(
-                f"allocator: {self.driver.method.allocator!r} asked for a stage of no rollouts"
-            )
         rollouts, scores = self._sample_together(wanted)
         if self.filler is None:
             self.filler = rollouts.take([np.argmin(rollouts.prompt.lengths + rollouts.lengths)])
@@ -298,18 +236,11 @@ class RoundSampler:
         rollouts = rollouts.assign(
             reward=table.weighted_sum(scores, trainer.reward_weights.cpu().numpy()),
             **verdict_columns(trainer.verdict(scores, is_first)),
-            stage=np.full(len(wanted), stage),
-            round=np.full(len(wanted), self.driver.round),
         )
-        is_scored = np.isfinite(rollouts.reward)
-        self.scored += int(is_scored.sum())
         self.sampled += len(wanted)
-        rollouts = rollouts.take(is_scored)
-        # After the unscored ones have left, so that the numbers of a problem's rollouts have no
-        # gaps.
-        rollouts = rollouts.assign(draw=draws(rollouts.problem, problems, before))
-        sampling = Sampling(trainer.temperature, max_new_tokens=trainer.max_completion_length)
-        return scored(rollouts, self.driver.method, sampling)
+        rollouts = rollouts.take(~np.isnan(rollouts.reward))
+        self.scored += len(rollouts)
+        return self.driver.score(rollouts, problems, before, stage)
 
     def _sample_together(self, wanted: list[str]) -> tuple[Rollouts, np.ndarray]:
         """One rollout for each of the problems named, and their scores (R, F).
@@ -338,12 +269,6 @@ class RoundSampler:
         columns = next(iter(self.rows.values())).keys()
         rows = [{name: self.rows[key][name] for name in columns} for key in names]
         output, (scores, responses, texts) = trainer.draw(rows)
-        unknown = sorted(output.keys() - table.CARRIED)
-        if unknown:
-            raise ValueError(
-                f"train_dataset: it makes {', '.join(unknown)}, and a method's table of rollouts "
-                "holds tokens alone; train with method=None"
-            )
         # TRL pads prompts on the left, and the mask says where they are. Taken as arrays first: an
         # operation of torch for every row would cost more than all the rest of this function.
         padded_prompts = output["prompt_ids"].cpu().numpy()
@@ -370,6 +295,14 @@ class RoundSampler:
         if self.driver.needs & {"entropy", "old_logprobs", "token_entropy"}:
             rollouts = self._with_logprobs(rollouts)
         return rollouts, scores
+
+    def logprobs(self, rollouts: Rollouts, temperature: float) -> torch.Tensor:
+        """Log-probabilities of the responses under the current weights, (R, T), in nats.
+
+        The temperature is the trainer's, which is what a round's context says as well.
+        """
+        inputs = self.trainer.padding.tokens(rollouts)
+        return self.trainer.score_tokens(self.trainer.model, inputs)[0].float()
 
     def _with_logprobs(self, rollouts: Rollouts) -> Rollouts:
         """The rollouts with log-probabilities and entropies under the policy that sampled them."""

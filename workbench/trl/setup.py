@@ -18,7 +18,6 @@ from workbench.adapters import check_fits
 from workbench.methods import Method
 from workbench.slots import NEEDS, OF_COURSES
 from workbench.trl.table import check_correct
-from workbench.utils.descriptions import compose
 from workbench.utils.validation import instance_of, one_of, whole_number
 
 logger = get_logger(__name__)
@@ -138,29 +137,16 @@ def configured(
         config = GRPOConfig(f"{_model_name(given['model'])}-GRPO")  # as TRL does
     config = copy.copy(config)  # one configuration may serve several trainers
     # First the settings that the method decides, then the checks, which look at the result.
-    _apply_objective(config, method, objective_from)
-    _check_scale_rewards(config, method)
+    if objective_from == "method":
+        _apply_objective(config, method)
     _apply_group_size(config, method)
 
     _check_carried(config)
     _check_needs(config, method, given)
-    names = reward_names(given.get("reward_funcs"))
     if given.get("environment_factory") is None:
         # The reward that an environment brings has a name only once it is made.
-        check_correct(correct, names, method)
+        check_correct(correct, reward_names(given.get("reward_funcs")), method)
     return config
-
-
-def check_without_method(correct: Any, rows_at_once: Any, objective_from: Any) -> None:
-    """Raise ValueError for arguments that plain TRL has no use for."""
-    given = {
-        "correct": (correct, None),
-        "rows_at_once": (rows_at_once, None),
-        "objective_from": (objective_from, "method"),
-    }
-    for name, (value, default) in given.items():
-        if value != default:
-            raise ValueError(f"{name}={value!r}: it goes with a method; pass method= as well")
 
 
 def reward_names(reward_funcs: Any) -> list[str]:
@@ -178,24 +164,17 @@ def _model_name(model: Any) -> str:
     return name.split("/")[-1]
 
 
-def _apply_objective(config: GRPOConfig, method: Method, objective_from: str) -> None:
+def _apply_objective(config: GRPOConfig, method: Method) -> None:
     """Set the objective's settings that were left at TRL's defaults; ValueError for others."""
-    if objective_from == "args":
-        return
     objective = method.objective
-    if objective.loss_aggregation == "group" and objective.kl > 0:
+    mean = objective.loss_aggregation
+    if (mean == "group" and objective.kl > 0) or (mean != "token" and objective.entropy > 0):
         logger.warning(
-            f"loss_aggregation='group' with kl={objective.kl:g}: TRL averages the KL penalty over "
-            "rollouts, and not over groups"
-        )
-    if objective.loss_aggregation != "token" and objective.entropy > 0:
-        logger.warning(
-            f"loss_aggregation={objective.loss_aggregation!r} with entropy={objective.entropy:g}: "
-            "in TRL's trainer the entropy bonus is a mean over all tokens, whatever the loss is a "
-            "mean over"
+            f"loss_aggregation={mean!r}: TRL averages its KL penalty over rollouts, and its "
+            "entropy bonus over all tokens"
         )
     for name, value in arguments(method).items():
-        present = getattr(config, name)
+        present = vars(config)[name]
         if present == value:
             continue
         # Another value than both TRL's default and the method's is a contradiction.
@@ -205,17 +184,7 @@ def _apply_objective(config: GRPOConfig, method: Method, objective_from: str) ->
                 f"{name}={value!r}; leave {name} out of GRPOConfig, change method.objective, or "
                 "pass objective_from='args' to train with the objective of GRPOConfig"
             )
-        logger.info(f"{name}={value!r}, from the objective of the method {method.name!r}")
         setattr(config, name, value)
-
-
-def _check_scale_rewards(config: GRPOConfig, method: Method) -> None:
-    if config.scale_rewards != DEFAULTS["scale_rewards"]:
-        raise ValueError(
-            f"scale_rewards={config.scale_rewards!r}: advantages are those of the method, "
-            f"{compose(method.advantage)}; leave scale_rewards out, or change the method, as in "
-            "method.but(advantage=GroupNormalized(scale=False)) for scale_rewards='none'"
-        )
 
 
 def _apply_group_size(config: GRPOConfig, method: Method) -> None:
@@ -232,7 +201,6 @@ def _apply_group_size(config: GRPOConfig, method: Method) -> None:
             f"{size} rollouts of a problem; leave num_generations out, or set it to {size}, and "
             "TRL's batch sizes count the rollouts trained on"
         )
-    assert config.generation_batch_size is not None  # TRL has worked it out
     if config.generation_batch_size % size:
         raise ValueError(
             f"generation_batch_size={config.generation_batch_size}: the method {method.name!r} "
@@ -253,36 +221,47 @@ def _apply_group_size(config: GRPOConfig, method: Method) -> None:
 
 
 def _check_carried(config: GRPOConfig) -> None:
-    if config.multi_objective_aggregation != "sum_then_normalize":
-        raise ValueError(
-            f"multi_objective_aggregation={config.multi_objective_aggregation!r}: a method reads "
-            "the weighted sum of the rewards, and its advantage normalises it; use "
-            "'sum_then_normalize', or train with method=None"
-        )
+    """Raise ValueError for settings that would go against the method or be ignored."""
     has_bonus = config.entropy_coef or config.use_adaptive_entropy
-    if config.top_entropy_quantile < 1 and has_bonus:
-        raise ValueError(
-            f"top_entropy_quantile={config.top_entropy_quantile}: together with an entropy bonus, "
-            "which tokens get the bonus would depend on the micro-batches; use one of the two"
-        )
+    refused = {
+        "scale_rewards": (
+            config.scale_rewards != DEFAULTS["scale_rewards"],
+            "rewards are scaled by the method's advantage; leave the setting out, or change the "
+            "method, as in method.but(advantage=GroupNormalized(scale=False))",
+        ),
+        "multi_objective_aggregation": (
+            config.multi_objective_aggregation != "sum_then_normalize",
+            "a method reads the weighted sum of the rewards; use 'sum_then_normalize', or train "
+            "with method=None",
+        ),
+        "top_entropy_quantile": (
+            config.top_entropy_quantile < 1 and has_bonus,
+            "together with an entropy bonus, which tokens get the bonus would depend on the "
+            "micro-batches; use one of the two",
+        ),
+    }
+    for name, (is_refused, reason) in refused.items():
+        if is_refused:
+            raise ValueError(f"{name}={vars(config)[name]!r}: {reason}")
 
 
 def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -> None:
     """Raise ValueError where a slot needs what this trainer, as it is configured, cannot give."""
     dataset: Any = given.get("train_dataset")
     is_indexable = isinstance(dataset, Dataset)
-    images = {"image", "images"} & set(getattr(dataset, "column_names", None) or ())
-    if images:
-        raise ValueError(
-            f"train_dataset: it has the column {min(images)!r}, and a method's table of rollouts "
-            "holds tokens alone; train with method=None"
-        )
+    columns = [] if dataset is None else dataset.column_names or []  # of a stream perhaps None
+    for name in ("image", "images"):
+        if name in columns:
+            raise ValueError(
+                f"train_dataset: it has the column {name!r}, and a method's table of rollouts "
+                "holds tokens alone; train with method=None"
+            )
     old = {"old_logprobs", "current_logprobs"}
     limits: dict[str, set[str]] = {}
     if not is_indexable:
         found = {"problem_choice", "more_problems"}
         limits["without a train_dataset that can be indexed (a datasets.Dataset)"] = found
-    if not is_indexable or "level" not in dataset.column_names:
+    if not is_indexable or "level" not in columns:
         limits["without the column 'level' in train_dataset"] = {"levels"}
     if any(given.get(name) for name in ("tools", "environment_factory", "rollout_func")):
         limits["with tools, environments or a rollout_func"] = {"old_responses", *old}
@@ -301,6 +280,3 @@ def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -
     if config.loss_type == "bnpo":
         limits["with loss_type='bnpo', which averages micro-batches,"] = {"old_responses"}
     check_fits(method, "TRL's trainer", PROVIDES, limits)
-    if "levels" in method.needs:
-        for row, level in enumerate(dataset["level"]):
-            whole_number(f"train_dataset: level of row {row}", level, 0)

@@ -21,18 +21,6 @@ from workbench.utils.validation import booleans, is_number, shown
 # What a rollout may carry for TRL's loss besides its tokens: what vLLM reports, and which tokens
 # the model itself wrote where tools or environments answer it.
 FOR_THE_LOSS = ("sampling_per_token_logps", "importance_sampling_ratio", "tool_mask")
-# What TRL makes of a generation. Anything else is of another kind than text.
-CARRIED = {
-    "prompt_ids",
-    "prompt_mask",
-    "completion_ids",
-    "completion_mask",
-    "advantages",
-    "num_items_in_batch",
-    "old_per_token_logps",
-    "ref_per_token_logps",
-    *FOR_THE_LOSS,
-}
 
 
 @dataclass(frozen=True)
@@ -90,11 +78,6 @@ def weighted_sum(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
     In TRL's single precision, so that 0.8 + 0.2 is 1.
     """
-    infinite = np.isinf(scores)
-    if infinite.any():
-        raise ValueError(
-            f"reward_funcs: a reward is {scores[infinite][0]}; finite numbers or None are needed"
-        )
     # A function that gave None adds nothing. The sum of nothing at all would be 0, which is a
     # reward, so such rows are set to NaN.
     rewards = np.nansum(scores * weights, axis=1)
@@ -130,26 +113,22 @@ def check_correct(correct: Any, names: Sequence[str], method: Method) -> None:
     method : Method
     """
     if correct is None:
-        problem = (
-            f"the method {method.name!r} asks which rollouts are correct, and there are "
-            f"{len(names)} reward functions"
-        )
-        wrong = len(names) > 1 and method.reads_verdict
+        fits = len(names) <= 1 or not method.reads_verdict
     elif isinstance(correct, str):
-        problem = "no reward function of that name"
-        wrong = list(names).count(correct) != 1
+        fits = correct in names
     elif is_number(correct):
-        problem = f"a number goes with one reward function, and there are {len(names)}"
-        wrong = len(names) != 1
+        fits = len(names) == 1
     else:
-        problem = "the name of a reward function, a number or a function is needed"
-        wrong = not callable(correct)
-    if wrong:
-        raise ValueError(f"correct={shown(correct)}: {problem}; {_ways_out(names)}")
+        fits = callable(correct)
+    if not fits:
+        raise ValueError(
+            f"correct={shown(correct)}: it does not say which of {len(names)} reward functions "
+            f"tells right from wrong, and the method {method.name!r} goes by it; {_advice(names)}"
+        )
 
 
-def _ways_out(names: Sequence[str]) -> str:
-    choices = " or ".join(f"correct={name!r}" for name in dict.fromkeys(names))
+def _advice(names: Sequence[str]) -> str:
+    choices = " or ".join(f"correct={name!r}" for name in names)
     return (
         f"pass {choices} (correct where it gives more than 0), the reward from which the only one "
         "says so, such as correct=0.5, or a function of all rewards, such as "
@@ -169,7 +148,7 @@ class Verdict(adapters.Verdict):
     """
 
     def __init__(self, correct: Any, names: Sequence[str], needed: bool) -> None:
-        super().__init__(needed, _ways_out(names), correct if is_number(correct) else None)
+        super().__init__(needed, _advice(names), correct if is_number(correct) else None)
         self.correct = correct
         self.names = list(names)
         # Of several reward functions nothing says which one judges.
@@ -187,22 +166,5 @@ class Verdict(adapters.Verdict):
         if self.correct is None or self.solved is not None:
             return self.of_rewards(scores[:, 0], first)
         if isinstance(self.correct, str):
-            return self._named(scores[:, self.names.index(self.correct)])
-        verdict = booleans("correct", self.correct(scores))
-        if len(verdict) != len(scores):
-            raise ValueError(
-                f"correct: {shown(self.correct)} returned {len(verdict)} values for {len(scores)} "
-                "rollouts; one for each is needed"
-            )
-        return verdict.astype(float)
-
-    def _named(self, rewards: np.ndarray) -> np.ndarray:
-        """More than 0 is correct."""
-        positive = np.unique(rewards[rewards > 0])
-        if len(positive) > 1:
-            self.warn(
-                f"correct={self.correct!r}: the reward function gave both {positive[0]:g} and "
-                f"{positive[-1]:g}, and either counts as correct. Pass a function to set another "
-                "bar."
-            )
-        return (rewards > 0).astype(float)
+            return (scores[:, self.names.index(self.correct)] > 0).astype(float)
+        return booleans("correct", self.correct(scores)).astype(float)

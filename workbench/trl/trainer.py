@@ -19,6 +19,7 @@ ones join, which are trained on, and their advantages. The model, sampling, opti
 TRL's. Every process decides from the same gathered table.
 """
 
+import copy
 import inspect
 import json
 from collections.abc import Callable, Iterator
@@ -33,14 +34,14 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from torch.utils.data import Sampler
 
-from workbench import adapters, config
-from workbench.adapters import Driver, round_metrics, token_advantages
+from workbench import config
+from workbench.adapters import FILE, Driver, round_metrics, token_advantages
 from workbench.grpo import StepStats
 from workbench.methods import Method
 from workbench.objectives import Objective, gains, log_ratio_of
 from workbench.trl import setup
 from workbench.trl.batches import BatchingTrainer
-from workbench.trl.sampling import Policy, RoundSampler
+from workbench.trl.sampling import RoundSampler
 from workbench.trl.table import Verdict, check_correct
 from workbench.utils.descriptions import describe
 
@@ -140,7 +141,10 @@ class GRPOTrainer(BatchingTrainer):
         **options: Any,
     ) -> None:
         if method is None:
-            setup.check_without_method(correct, rows_at_once, objective_from)
+            if correct is not None or rows_at_once is not None or objective_from != "method":
+                raise ValueError(
+                    "method=None: correct, rows_at_once and objective_from go with a method"
+                )
             super().__init__(*args, **options)
             return
         if isinstance(method, str):
@@ -161,8 +165,8 @@ class GRPOTrainer(BatchingTrainer):
         # Clip ratio, entropy and difference of log-probabilities, (3, R), of the rows of the round
         # at work that this process has computed, NaN elsewhere.
         self._measured = np.empty((3, 0))
-        self.objective = method.objective if objective_from == "method" else None
-        self.agree("method", json.dumps(describe(method)))
+        self.objective = method.objective if objective_from == "method" else Objective()
+        self.agree("method", json.dumps(describe(method)).encode())
 
     @property
     def method(self) -> Method | None:
@@ -187,19 +191,20 @@ class GRPOTrainer(BatchingTrainer):
         # resume amid a generation nothing is buffered.
         starts_round = self._step % (steps * self.num_iterations) == 0
         if starts_round or self._buffered_inputs is None:
-            self._buffered_inputs = self._play_round(self.driver, generation_batch)
+            self._buffered_inputs = self._play_round(generation_batch)
         return self._buffered_inputs[self._step % steps]
 
-    def _play_round(self, driver: Driver, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _play_round(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Sample a round, and let the method choose; this process's micro-batches."""
+        driver = self.driver
         size = self.args.generation_batch_size // self.num_generations
+        sampler = RoundSampler(self, driver)
         driver.begin(
-            epoch=self._epoch(driver, size),
-            policy=Policy(self),
+            epoch=self._epoch(size),
+            policy=sampler,
             max_new_tokens=self.max_completion_length,
             temperature=self.temperature,
         )
-        sampler = RoundSampler(self, driver)
         # TRL's sampler repeats each prompt num_generations times in a row, so every such step is a
         # new one.
         if driver.method.curriculum.in_order:
@@ -210,20 +215,19 @@ class GRPOTrainer(BatchingTrainer):
         outcome = driver.play(problems, sampler.sample, sampler.find_more)
         # Processes that trained on different rows would drift apart without any error.
         advantages = token_advantages(outcome, np.ones(len(outcome.rows)))
-        self.agree("the rollouts to train on", outcome.rows, advantages.values)
+        self.agree("the rollouts to train on", outcome.rows.tobytes(), advantages.values.tobytes())
         self._measured = np.full((3, len(outcome.rollouts)), np.nan)
-        self._report(driver, sampler)
+        self._report(sampler)
         # TRL shuffles its generation batch here. Drawing as it does keeps what is sampled next the
         # same as without a method, where a method samples as much.
         torch.randperm(self.args.per_device_train_batch_size * self.args.steps_per_generation)
         return self.micro_batches(outcome, sampler.filler)
 
-    def _epoch(self, driver: Driver, problems: int) -> int:
+    def _epoch(self, problems: int) -> int:
         """Passes over a training set, in order, before a round of so many problems."""
         if not isinstance(self.train_dataset, Dataset):
             return 0
-        rounds_an_epoch = len(self.train_dataset) // problems
-        return driver.round // rounds_an_epoch if rounds_an_epoch else 0
+        return self.driver.round // max(1, len(self.train_dataset) // problems)
 
     # The update
 
@@ -231,25 +235,24 @@ class GRPOTrainer(BatchingTrainer):
         part = inputs.get("workbench")
         if self.driver is None or part is None:
             return super()._compute_loss(model, inputs)
+        if not len(part.rows):
+            # TRL would count a filler as a micro-batch without entropy and clipped ratios.
+            metrics = copy.deepcopy(self._metrics["train"])
+            nothing = super()._compute_loss(model, inputs)
+            self._metrics["train"] = metrics
+            return nothing * 0.0
+
         # TRL's entropy bonus has a weight of zero once the entropy is above its target.
         coefficient = self.entropy_coef
         if self.use_adaptive_entropy and self._last_world_entropy > self.args.entropy_target:
             coefficient = 0.0
-        metrics = self._metrics["train"]
-        before = {name: len(values) for name, values in metrics.items()}
-        with self.overhearing() as heard:
-            loss = super()._compute_loss(model, inputs)
-        if not len(part.rows):
-            # TRL would count a filler as a micro-batch without entropy and clipped ratios.
-            for name, values in metrics.items():
-                del values[before.get(name, 0) :]
-
-        logprobs, entropy = heard.tokens
+        loss = super()._compute_loss(model, inputs)
+        logprobs, entropy = self._tokens
+        self._tokens = ()  # they hold the graph of this pass
         mask = inputs["completion_mask"]
         if "tool_mask" in inputs:
             mask = mask * inputs["tool_mask"]
-        # A filler has no row of the table that could be measured.
-        if "update_statistics" in self.driver.needs and len(part.rows):
+        if "update_statistics" in self.driver.needs:
             measured = self._row_statistics(inputs, logprobs.detach().float(), entropy, mask.bool())
             self._measured[:, part.rows] = measured
         # Without an entropy bonus the whole loss of the micro-batch has one scale.
@@ -301,47 +304,37 @@ class GRPOTrainer(BatchingTrainer):
         steps = self.args.steps_per_generation * self.num_iterations
         if self.driver is not None and self._step % steps == 0:
             # The last micro-step of the last pass, so the updates of the round are complete.
-            self.driver.learn(self._steps(self.driver))
+            self.driver.learn(self._steps())
             self.log_metrics(self.driver.method.metrics())
         return loss
 
-    def _steps(self, driver: Driver) -> list[tuple[np.ndarray, StepStats]]:
+    def _steps(self) -> list[tuple[np.ndarray, StepStats]]:
         """What the updates of the round at work have measured so far, of all processes together."""
-        if driver.outcome is None or "update_statistics" not in driver.needs:
+        if self.driver.outcome is None or "update_statistics" not in self.driver.needs:
             return []
         measured = self._measured
         # Each row was computed by one process, which alone has numbers for it.
         for part in gather_object([measured]):
             measured = np.where(np.isnan(measured), part, measured)
-        rows = driver.outcome.rows
+        rows = self.driver.outcome.rows
         nothing = float("nan")
         stats = StepStats(nothing, nothing, nothing, 0, 0, *measured[:, rows])
         return [(np.arange(len(rows)), stats)]
 
     # What is logged
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """TRL's log."""
-        if self.driver is not None and self.model.training:
-            metrics = self._metrics["train"]
-            # TRL would log an empty list as None.
-            for name in [name for name, values in metrics.items() if not values]:
-                del metrics[name]
-        super().log(logs, start_time)
-
-    def _report(self, driver: Driver, sampler: RoundSampler) -> None:
+    def _report(self, sampler: RoundSampler) -> None:
         """Log what was sampled and selected, and warn where nothing can be learnt from it."""
-        rollouts = driver.table()
-        metrics = round_metrics(rollouts, driver.round)
-        unscored = sampler.sampled - sampler.scored
-        self.log_metrics({**metrics, "rollouts": sampler.sampled, "unscored": unscored})
-        driver.check_not_empty(rollouts, ADVICE)
-        if self.log_completions:
-            # TRL has logged advantages of its own, of groups of one.
-            log = self._logs["advantages"]
-            size = len(log)
-            log.clear()
-            log.extend([float("nan")] * size)
+        rollouts = self.driver.table()
+        metrics = round_metrics(rollouts, self.driver.round)
+        metrics["rollouts"] = sampler.sampled
+        metrics["unscored"] = sampler.sampled - sampler.scored
+        self.log_metrics(metrics)
+        self.driver.check_not_empty(rollouts, ADVICE)
+        # TRL has logged advantages of its own, of groups of one.
+        logged = self._logs["advantages"]
+        for place in range(len(logged)):
+            logged[place] = float("nan")
 
     # Checkpoints
 
@@ -349,7 +342,7 @@ class GRPOTrainer(BatchingTrainer):
         if self.driver is not None:
             # All processes measure together, and one of them writes. It writes before TRL does, so
             # that a checkpoint that TRL can resume from is never without this file.
-            steps = self._steps(self.driver)
+            steps = self._steps()
             if self.args.should_save:
                 step = self.state.global_step
                 folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{step}"
@@ -358,19 +351,14 @@ class GRPOTrainer(BatchingTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            path = Path(checkpoint) / adapters.FILE
-            if self.driver is None and path.exists():
+            has_method = (Path(checkpoint) / FILE).exists()
+            if has_method != (self.driver is not None):
                 raise ValueError(
-                    f"resume_from_checkpoint: {path} is of a run with a method; pass method= too"
+                    f"resume_from_checkpoint: {checkpoint} is of a run "
+                    f"{'with' if has_method else 'without'} a method, and this one is not; give "
+                    "the method that it was made with as method=, None where there was none"
                 )
             if self.driver is not None:
-                if not path.exists():
-                    raise ValueError(
-                        f"resume_from_checkpoint: {path} is missing, so the checkpoint was made "
-                        "without a method; use method=None"
-                    )
-                state = json.loads((path.parent / "trainer_state.json").read_text())
-                numbers = self.driver.load(checkpoint, step=state["global_step"])
-                # Checkpoints of earlier versions do not have it.
-                self.verdict.known = bool(numbers.get("known", self.verdict.known))
+                numbers = self.driver.load(checkpoint, step=self.state.global_step)
+                self.verdict.known = bool(numbers["known"])
         super()._load_optimizer_and_scheduler(checkpoint)

@@ -20,16 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
-from workbench.utils.validation import (
-    boolean,
-    is_pair,
-    number,
-    one_of,
-    positive_number,
-    share,
-    shown,
-    whole_number,
-)
+from workbench.utils.validation import is_number, number, one_of, shown, whole_number
 
 Bound = Callable[[str, Any], None]
 
@@ -49,7 +40,8 @@ def pair(name: str, value: Any, *, rising: bool = False, **limits: float) -> Non
 
     `limits` are those of `validation.number`.
     """
-    if not is_pair(value) or (rising and value[0] >= value[1]):
+    is_pair = isinstance(value, tuple | list) and len(value) == 2 and all(map(is_number, value))
+    if not is_pair or (rising and value[0] >= value[1]):
         order = ", the lower one first," if rising else ""
         raise ValueError(f"{name}={shown(value)}: two numbers{order} are needed")
     for each in value:
@@ -58,12 +50,12 @@ def pair(name: str, value: Any, *, rising: bool = False, **limits: float) -> Non
 
 Count = Annotated[int, at_least(1)]
 CountOrZero = Annotated[int, at_least(0)]
-Share = Annotated[float, share]
-ShareAboveZero = Annotated[float, partial(share, zero=False)]
-Positive = Annotated[float, positive_number]
-PositiveOrZero = Annotated[float, partial(positive_number, zero=True)]
+Share = Annotated[float, partial(number, low=0, high=1)]
+ShareAboveZero = Annotated[float, partial(number, above=0, high=1)]
+Positive = Annotated[float, partial(number, above=0)]
+PositiveOrZero = Annotated[float, partial(number, low=0)]
 Interval = Annotated[tuple[float, float], partial(pair, rising=True, low=0, high=1)]
-Flag = Annotated[bool, boolean]
+Flag = Annotated[bool, choice(True, False)]
 
 
 def check_arguments(value: Any) -> None:
@@ -99,8 +91,7 @@ def _declared(kind: type) -> list[tuple[str, Bound, bool]]:
         hint = hints[field.name]
         is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
         members = typing.get_args(hint) if is_union else (hint,)
-        bounds = [bound for member in members for bound in getattr(member, "__metadata__", ())]
-        declared += [
-            (field.name, bound, types.NoneType in members) for bound in bounds if field.init
-        ]
+        annotated = [member for member in members if typing.get_origin(member) is Annotated]
+        bounds = [bound for member in annotated for bound in member.__metadata__ if field.init]
+        declared += [(field.name, bound, types.NoneType in members) for bound in bounds]
     return declared

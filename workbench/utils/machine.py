@@ -67,17 +67,16 @@ def gpus() -> list[dict[str, Any]]:
     # nvidia-smi may be there and reach no driver or no device.
     if done.returncode != 0:
         return []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     # It may hold indices, beginnings of UUIDs, and names of slices of a card (MIG), which are not
     # in this list; it may be empty to hide all.
-    wanted = None if visible is None else [part.strip() for part in visible.split(",")]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    wanted = None if visible is None else [part.strip() for part in visible.split(",") if part]
     seen = []
     for line in done.stdout.strip().splitlines():
         index, uuid, name, total, free, driver, capability = map(str.strip, line.split(","))
-        is_named = wanted is not None and any(
-            part and (uuid.startswith(part) or part.startswith("MIG-")) for part in wanted
-        )
-        if wanted is None or index in wanted or is_named:
+        if wanted is None or any(
+            part == index or uuid.startswith(part) or part.startswith("MIG-") for part in wanted
+        ):
             memory = {"bytes": _bytes_of_mebibytes(total), "free": _bytes_of_mebibytes(free)}
             seen.append({"name": name, **memory, "driver": driver, "capability": capability})
     return seen

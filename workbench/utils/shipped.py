@@ -14,9 +14,4 @@ def shipped(name: Any) -> Path:
     for folder in (PACKAGE.parent / "data", PACKAGE / "_data"):
         if (folder / name).exists():
             return folder / name
-    message = f"data/{name} is missing: this is no complete checkout or installation"
-    if str(name).startswith("models/"):
-        message += (
-            " (in a clone, python -m examples.base_model NAME --out data/models/NAME makes it)"
-        )
-    raise FileNotFoundError(message)
+    raise FileNotFoundError(f"data/{name} is missing: this is no complete checkout or installation")

@@ -9,7 +9,6 @@ import inspect
 import operator
 import sys
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,8 @@ DEEPEST = 64  # levels of lists and dicts in each other; real ones have about ei
 
 def shown(value: Any, limit: int = 80) -> str:
     """A value as an error message shows it: functions and classes by name, long texts cut."""
-    if isinstance(value, partial):
-        options = ", ".join(f"{name}={option!r}" for name, option in value.keywords.items())
-        text = f"{shown(value.func)}({options})"
-    elif isinstance(value, type) or inspect.isroutine(value):
-        text = value.__name__
-    else:
-        text = repr(value)
+    is_named = isinstance(value, type) or inspect.isroutine(value)
+    text = value.__name__ if is_named else repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
@@ -82,11 +76,6 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | np.integer) and abs(int(value)) <= sys.float_info.max
 
 
-def is_pair(value: Any) -> bool:
-    """Whether a value is a tuple or a list of two numbers."""
-    return isinstance(value, tuple | list) and len(value) == 2 and all(map(is_number, value))
-
-
 def whole_number(name: str, value: Any, low: int, high: int | None = None) -> None:
     """Raise ValueError unless `value` is a whole number from `low` to `high`.
 
@@ -128,11 +117,6 @@ def positive_number(name: str, value: Any, zero: bool = False, high: float | Non
     most `high`.
     """
     number(name, value, high=high, **({"low": 0} if zero else {"above": 0}))
-
-
-def share(name: str, value: Any, zero: bool = True) -> None:
-    """Raise ValueError unless `value` is a number from 0 to 1; with zero=False, above 0."""
-    number(name, value, high=1, **({"low": 0} if zero else {"above": 0}))
 
 
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
@@ -187,10 +171,7 @@ def instance_of(name: str, value: Any, kinds: type | tuple[type, ...], example: 
 
 def numpy_generator(rng: Any) -> np.random.Generator:
     """The generator itself; ValueError for anything else."""
-    if not isinstance(rng, np.random.Generator):
-        raise ValueError(
-            f"rng={shown(rng)}: a NumPy generator is needed, such as np.random.default_rng(0)"
-        )
+    instance_of("rng", rng, np.random.Generator, "np.random.default_rng(0)")
     return rng
 
 
@@ -227,12 +208,6 @@ def booleans(name: str, values: Any) -> np.ndarray:
         row = int(np.argmin(good))
         raise ValueError(f"{name}: row {row} is {values[row]}; True or False is needed")
     return values.astype(bool)
-
-
-def boolean(name: str, value: Any) -> None:
-    """Raise ValueError unless `value` is True or False."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name}={shown(value)}: True or False is needed")
 
 
 def texts(name: str, values: Any) -> list[str]:

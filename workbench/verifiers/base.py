@@ -91,27 +91,8 @@ def checked_scores(verifier: Any, responses: Sequence[str], answers: Sequence[st
 
     For those who call a verifier that may be of a user's own making.
     """
-    name = f"{type(verifier).__name__}.score"
-    try:
-        scores = verifier.score(responses, answers)
-    except Exception as error:
-        is_own = not type(verifier).__module__.startswith("workbench.")
-        # What `_recordable` says is about a judge, and no response is to blame for it.
-        if is_own and not str(error).startswith("verifier: "):
-            response = _that_raises(verifier, responses, answers)
-            error.add_note(f"verifier: {name} raised this for the response {shown(response)}")
-        raise
-    return _recordable(scores, name, len(responses))
-
-
-def _that_raises(verifier: Any, responses: Sequence[str], answers: Sequence[str]) -> Any:
-    """The first response that makes a verifier raise when it is asked about alone."""
-    for response, answer in zip(responses, answers):
-        try:
-            verifier.score([response], [answer])
-        except Exception:
-            return response
-    return list(responses)
+    scores = verifier.score(responses, answers)
+    return _recordable(scores, f"{type(verifier).__name__}.score", len(responses))
 
 
 def _recordable(scores: Any, name: str, size: int) -> Scores:

@@ -6,6 +6,7 @@ alone. A pattern with several runs of optional space would take hours over a pag
 """
 
 import re
+from collections.abc import Callable
 
 BOX = "\\boxed{"
 
@@ -49,6 +50,27 @@ NUMBER_AS_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{ ?(-?[0-9.,]{1,40
 DEGREES = re.compile(
     r"(\\(?:sin|cos|tan|cot|sec|csc)(?:\^\{?[0-9]\}?)? ?(?:\\left)?[({]? ?)([0-9.]{1,20}) ?"
     r"\^ ?(?:\\circ|\{ ?\\circ ?\})"
+)
+
+
+def _as_fraction(sign: str, whole: str, fixed: str, repeated: str) -> str:
+    """A repeating decimal as a fraction: 0.1(6) is (16 - 1) / 90."""
+    # All digits minus the ones before the repetition, over a nine for each repeated digit and a
+    # zero for each digit between the point and the repetition.
+    before = int(whole + fixed or "0")
+    numerator = int(whole + fixed + repeated) - before
+    denominator = (10 ** len(repeated) - 1) * 10 ** len(fixed)
+    return rf"{sign}\frac{{{numerator}}}{{{denominator}}}"
+
+
+# Each form of a number, and how Math-Verify reads it.
+FORMS: tuple[tuple[re.Pattern, Callable[[re.Match], str]], ...] = (
+    (SCIENTIFIC, lambda found: rf"{found[1]}\times 10^{{{int(found[2])}}}"),
+    (SPACED, lambda found: SPACES.sub("", found[0])),
+    (SCALED, lambda found: rf"{found[1].replace(',', '')}\times 10^{{{ZEROS[found[2]]}}}"),
+    (PERCENT, lambda found: rf"{found[1]}\%"),
+    (MIXED, lambda found: rf"{found[1]}\frac{{{found[2]}}}{{{found[3]}}}"),
+    (REPEATING, lambda found: _as_fraction(*found.groups())),
 )
 
 
@@ -139,23 +161,10 @@ def readable(answer: str) -> str:
     answer = CURRENCY.sub("", answer)
     answer = NUMBER_AS_TEXT.sub(r"\1", answer)
     answer = DEGREES.sub(r"\1\\frac{\2\\pi}{180}", answer)
-    scientific = SCIENTIFIC.fullmatch(answer)
-    if scientific:
-        return rf"{scientific[1]}\times 10^{{{int(scientific[2])}}}"
-    if SPACED.fullmatch(answer):
-        return SPACES.sub("", answer)
-    scaled = SCALED.fullmatch(answer)
-    if scaled:
-        return rf"{scaled[1].replace(',', '')}\times 10^{{{ZEROS[scaled[2]]}}}"
-    percent = PERCENT.fullmatch(answer)
-    if percent:
-        return rf"{percent[1]}\%"
-    mixed = MIXED.fullmatch(answer)
-    if mixed:
-        return rf"{mixed[1]}\frac{{{mixed[2]}}}{{{mixed[3]}}}"
-    repeating = REPEATING.fullmatch(answer)
-    if repeating:
-        return _as_fraction(*repeating.groups())
+    for pattern, write in FORMS:
+        found = pattern.fullmatch(answer)
+        if found:
+            return write(found)
     return answer
 
 
@@ -173,16 +182,6 @@ def with_readable_powers(text: str) -> str:
 def without_mark(answer: str) -> str:
     """An answer without space around it and without a full stop, comma or colon at its end."""
     return MARK_AT_END.sub("", answer.strip()).strip()
-
-
-def _as_fraction(sign: str, whole: str, fixed: str, repeated: str) -> str:
-    """A repeating decimal as a fraction: 0.1(6) is (16 - 1) / 90."""
-    # All digits minus the ones before the repetition, over a nine for each repeated digit and a
-    # zero for each digit between the point and the repetition.
-    before = int(whole + fixed or "0")
-    numerator = int(whole + fixed + repeated) - before
-    denominator = (10 ** len(repeated) - 1) * 10 ** len(fixed)
-    return rf"{sign}\frac{{{numerator}}}{{{denominator}}}"
 
 
 def _closings(text: str) -> dict[int, int]:

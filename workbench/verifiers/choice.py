@@ -230,19 +230,17 @@ class Choice(Verifier):
         letter = self._first(text)
         if letter is None or not _stands_alone(text, letter[1], letter.end()):
             return set()
+        letters = {letter[1].upper()}
         said = text[letter.end() :]
         # "(D) Both A and B" is one option, whose text names others.
-        if NAMES_OTHERS.match(said):
-            return {letter[1].upper()}
-        if not self._another.search(said):
-            return {letter[1].upper()}
+        if NAMES_OTHERS.match(said) or not self._another.search(said):
+            return letters
         # Nothing but one more letter, where the text of its option would stand.
         marks = BEHIND.match(said)
         alone = self._first(said, marks.end() if marks else 0)
         if alone and re.match(LINE_END, said[alone.end() :]):
-            return {letter[1].upper(), alone[1].upper()}
+            return letters | {alone[1].upper()}
         ends = [end.start() for end in (SENTENCE_END.search(said), REASON.search(said)) if end]
-        letters = {letter[1].upper()}
         for more in self._more.finditer(said[: min(ends, default=len(said))]):
             found = more[more.lastindex or 0]
             if _stands_alone(said, found, more.end(more.lastindex or 0)):

@@ -134,11 +134,6 @@ class Code(Verifier):
     max_chars: Count = 100_000
 
     def __post_init__(self) -> None:
-        if self.sandbox == "weak":
-            raise ValueError(
-                "sandbox='weak': there is no such sandbox any more; 'bwrap' is the sandbox, and "
-                "'none' runs programs that you trust"
-            )
         check_arguments(self)
         self._sandbox = Sandbox(self.sandbox, self.deadline, self.memory_mb)
 

@@ -23,12 +23,7 @@ from functools import lru_cache, wraps
 from itertools import chain, combinations, pairwise, product
 from typing import Any
 
-try:
-    import math_verify
-except ImportError as error:
-    raise ImportError(
-        f"{error}; install it with: pip install 'math-verify[antlr4_13_2]'"
-    ) from error
+import math_verify
 from latex2sympy2_extended.logic import And
 from sympy import Basic, Equality, Expr, I, MatrixBase, Number, Rel, Set, Symbol, log
 from sympy.core.expr import UnevaluatedExpr
@@ -209,7 +204,7 @@ def _note_shortages(module: Any, name: str, shortages: list[MemoryError]) -> Non
     """Have a function that Math-Verify calls inside `except Exception` leave word of running out of
     memory.
     """
-    function = getattr(module, name)
+    function = vars(module)[name]
 
     @wraps(function)
     def noting(*args: Any, **options: Any) -> Any:
@@ -269,7 +264,10 @@ def _in_percent(reading: Any) -> bool:
 
 def _with_imaginary_unit(*readings: Any) -> tuple:
     """The readings, with i as the imaginary unit if one alone of them has a symbol of that name."""
-    symbols: list[set] = [getattr(reading, "free_symbols", set()) for reading in readings]
+    symbols = [
+        reading.free_symbols if isinstance(reading, Basic | MatrixBase) else set()
+        for reading in readings
+    ]
     has_unit = ["i" in {symbol.name for symbol in each} for each in symbols]
     if all(has_unit) or not any(has_unit):
         return readings

@@ -25,10 +25,11 @@ from dataclasses import dataclass
 
 from workbench.utils.bounds import Count, CountOrZero, Flag, Positive, check_arguments
 from workbench.verifiers.base import ForkSafeLock, Scores, Verifier
-from workbench.verifiers.boxes import BOX, after_thinking, last_box, tagged, tagged_box
+from workbench.verifiers.boxes import after_thinking, last_box, tagged, tagged_box
 from workbench.verifiers.pool import Pool
 
-INTEGER = re.compile(r"-?[0-9]{1,12}")
+INTEGER = re.compile("-?[0-9]{1,12}")
+BOXED_INTEGER = re.compile(r"\\boxed\{(-?[0-9]{1,12})\}")
 UNUSABLE = "unusable gold"  # what a worker says of a gold answer that it cannot read
 
 Pair = tuple[str | None, str]  # what is asked about, and the gold answer
@@ -53,7 +54,7 @@ class Math(Verifier):
     max_chars : int
         Of a longer response only the end is read, where the final answer stands.
     cache : int
-        Verdicts kept; the least recently used are dropped. 0 keeps none.
+        Verdicts kept; the oldest are dropped. 0 keeps none.
 
     Notes
     -----
@@ -100,7 +101,10 @@ class Math(Verifier):
 
     def _ask(self, pairs: list[Pair]) -> dict[Pair, str]:
         """Verdicts by the cache or the workers; ValueError for an unusable gold answer."""
-        keys = {pair: _key(pair) for pair in pairs}
+        # The cache keeps digests, since texts may be long.
+        keys = {
+            pair: hashlib.blake2b(repr(pair).encode(), digest_size=16).digest() for pair in pairs
+        }
         with self._keeping:
             known = {pair: self._kept[key] for pair, key in keys.items() if key in self._kept}
         # No lock is held in between, so two threads may ask about the
@@ -114,9 +118,6 @@ class Math(Verifier):
             for pair, reply in zip(unknown, replies):
                 if reply["status"] != UNUSABLE and reply.get("certain", True):
                     self._kept[keys[pair]] = reply["status"]
-            for pair in known:
-                # The least recently used come first.
-                self._kept[keys[pair]] = self._kept.pop(keys[pair], known[pair])
             while len(self._kept) > self.cache:
                 del self._kept[next(iter(self._kept))]
         for (_, gold), status in found.items():
@@ -135,14 +136,7 @@ def _easy(text: str | None, gold: str) -> str | None:
     """The status where no worker is needed: nothing to read, or integers on both sides."""
     if text is None:
         return "unparsed"
-    # A box that was cut off has no closing brace; its last character belongs to the answer.
-    if not text.startswith(BOX) or not text.endswith("}") or not INTEGER.fullmatch(gold):
+    boxed = BOXED_INTEGER.fullmatch(text)
+    if boxed is None or not INTEGER.fullmatch(gold):
         return None
-    if not INTEGER.fullmatch(text, len(BOX), len(text) - 1):
-        return None
-    return "ok" if int(text[len(BOX) : -1]) == int(gold) else "wrong"
-
-
-def _key(pair: Pair) -> bytes:
-    """What the cache keeps of a pair: texts may be long."""
-    return hashlib.blake2b(repr(pair).encode(), digest_size=16).digest()
+    return "ok" if int(boxed[1]) == int(gold) else "wrong"

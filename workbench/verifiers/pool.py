@@ -27,9 +27,9 @@ its own.
 """
 
 import gc
-import importlib
 import json
 import os
+import pkgutil
 import resource
 import signal
 import subprocess
@@ -310,9 +310,8 @@ def main(name: str, memory_mb: str, control: str, parent: str) -> None:
     `name` is "module:function", `control` a descriptor and `parent` a pid.
     """
     requests = Connection(int(control))
-    module, function = name.split(":")
     try:
-        judge = getattr(importlib.import_module(module), function)()
+        judge = pkgutil.resolve_name(name)()
     except Exception as error:
         requests.send(f"{type(error).__name__}: {error}")
         return

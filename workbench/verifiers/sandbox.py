@@ -117,10 +117,7 @@ class Sandbox:
             self.limits["NPROC"] = MOST_THREADS
         # A sandbox that cannot start, as in most containers, says so now.
         with self.start("program.script", {"source": ""}) as process:
-            try:
-                process.wait_for_start()
-            except ChildProcessError as error:
-                raise ChildProcessError(f"sandbox={kind!r}: {error}; {WITHOUT}") from None
+            process.wait_for_start()
 
     def start(
         self,
@@ -235,7 +232,9 @@ class Process(AbstractContextManager):
         code = self.stop()
         self.complaints.seek(0)
         words = self.complaints.read().decode(errors="replace").strip().rpartition("\n")[2]
-        raise ChildProcessError(f"it did not start (exit code {code}): {words or 'no message'}")
+        raise ChildProcessError(
+            f"the sandbox did not start (exit code {code}): {words or 'no message'}; {WITHOUT}"
+        )
 
     def finish(self, seconds: float) -> Ended:
         """Wait for its end, at most so many seconds from the start of its program on."""
@@ -285,7 +284,7 @@ def bubblewrap() -> list[str]:
     program = shutil.which("bwrap")
     if program is None:
         raise FileNotFoundError(f"sandbox='bwrap': there is no bubblewrap ({INSTALL})")
-    life = ["--die-with-parent", "--new-session"]
+    life = ["--die-with-parent", "--new-session", "--hostname", "sandbox"]
     namespaces = [f"--unshare-{kind}" for kind in ("pid", "net", "ipc", "uts", "cgroup-try")]
     if os.geteuid() == 0:
         # Resource limits would not hold root in a user namespace. So the program may change its
@@ -297,17 +296,7 @@ def bubblewrap() -> list[str]:
         # limits, which the program could take over.
         user = ["--unshare-user", "--uid", "65534", "--gid", "65534", "--as-pid-1"]
     files = [*mounts(), "--ro-bind", str(INSIDE), "/inside", "--remount-ro", "/"]
-    return [
-        program,
-        *life,
-        *namespaces,
-        "--hostname",
-        "sandbox",
-        "--cap-drop",
-        "ALL",
-        *user,
-        *files,
-    ]
+    return [program, *life, *namespaces, "--cap-drop", "ALL", *user, *files]
 
 
 def mounts() -> list[str]:

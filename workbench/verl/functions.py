@@ -26,7 +26,7 @@ from workbench.objectives import IMPORTANCE_SAMPLING, Objective, gains
 from workbench.rollouts import Ragged
 from workbench.rounds import Round
 from workbench.rules.advantages import batch_normalized, group_normalized, leave_one_out, posterior
-from workbench.verl.compatibility import check_installed, load
+from workbench.verl.compatibility import check_installed
 
 TRAIN = "train"  # the queue's partition of training rows
 ADVANTAGES = "workbench_advantages"  # the queue's column of them, one number a response token
@@ -76,25 +76,9 @@ def row_advantages(outcome: Round, objective: Objective, multiple: int) -> Ragge
     multiple : int
         Rows of a mini-batch.
 
-    Raises
-    ------
-    ValueError
-        For a selector that chooses the size of a mini-batch, and for weights beside a KL penalty or
-        an entropy bonus.
     """
-    if outcome.mini_batch is not None:
-        raise ValueError(
-            f"selector: mini_batch={outcome.mini_batch}, but verl's ppo_mini_batch_size says how "
-            "large a step is; use mini_batch=None"
-        )
     # An advantage of zero leaves the row in verl's averages and takes its gradient away.
     carries_gradient = outcome.rollouts["gradient"][outcome.rows]
-    is_uneven = outcome.weights is not None and (outcome.weights != 1).any()
-    if (objective.kl > 0 or objective.entropy > 0) and (is_uneven or not carries_gradient.all()):
-        raise ValueError(
-            "weights: verl's KL penalty and entropy bonus do not follow the weights of rows; use "
-            "an Objective with kl=0 and entropy=0"
-        )
     weights = adapters.row_weights(outcome, objective.loss_aggregation) * carries_gradient
     if objective.loss_aggregation != "token" and len(weights):
         # The number of rows after padding, by which verl divides.
@@ -122,11 +106,7 @@ def estimator(advantage: AdvantageFunction) -> Callable:
     """
 
     def estimate(
-        token_level_rewards: torch.Tensor,
-        response_mask: torch.Tensor,
-        index: np.ndarray,
-        config: Any = None,
-        **further: Any,
+        token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any, **further: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         # The advantage functions are NumPy's, in double precision, with one reward a row. Padding
         # is no rollout, and must not count in the mean of a batch.
@@ -144,38 +124,32 @@ def estimator(advantage: AdvantageFunction) -> Callable:
 
 
 def from_queue(
-    token_level_rewards: torch.Tensor,
-    response_mask: torch.Tensor,
-    index: np.ndarray,
-    config: Any = None,
-    **further: Any,
+    token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any, **further: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The estimator "workbench": the advantages that the sampler wrote into the queue.
 
     `v1.ReplayBuffer` gives every row that goes on its own key in the queue as its uid, so each row
     finds its own numbers, whatever they depend on. Padding rows have advantage zero.
     """
+    import transfer_queue
+
     # Padding rows have no entry in the queue, and their advantages stay zero.
-    rows = [i for i, uid in enumerate(index) if not str(uid).startswith(PADDING)]
-    advantages = torch.zeros_like(token_level_rewards)
-    for i, values in zip(rows, queued_advantages([str(index[i]) for i in rows])):
-        advantages[i, : len(values)] = values.to(advantages)
-    advantages = advantages * response_mask
-    return advantages, advantages.clone()
-
-
-def queued_advantages(keys: Sequence[str]) -> list[torch.Tensor]:
-    """The advantages of rows of the queue, one (T,) tensor a row."""
-    queue = load("transfer_queue")
+    keys = {i: str(uid) for i, uid in enumerate(index) if not str(uid).startswith(PADDING)}
     try:
-        data = queue.kv_batch_get(keys=list(keys), partition_id=TRAIN, select_fields=[ADVANTAGES])
+        data = transfer_queue.kv_batch_get(
+            keys=list(keys.values()), partition_id=TRAIN, select_fields=[ADVANTAGES]
+        )
     except (KeyError, RuntimeError, ValueError) as error:
         raise ValueError(
             "adv_estimator='workbench': the queue has no advantages of these rows; it needs "
             "workbench.verl.v1.ReplayBuffer as trainer.v1.sampler.custom_sampler, see "
             "workbench.verl.configuration"
         ) from error
-    return list(data[ADVANTAGES])
+    advantages = torch.zeros_like(token_level_rewards)
+    for i, values in zip(keys, data[ADVANTAGES]):
+        advantages[i, : len(values)] = values.to(advantages)
+    advantages = advantages * response_mask
+    return advantages, advantages.clone()
 
 
 def policy_loss(importance_sampling: str) -> Callable:
@@ -201,15 +175,18 @@ def policy_loss(importance_sampling: str) -> Callable:
         config: Any = None,
         rollout_is_weights: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, dict[str, float]]:
+        from verl.trainer.ppo.core_algos import agg_loss
+
         mask = response_mask.bool()
-        objective = Objective(_clip(config), importance_sampling)
+        clip = (config.clip_ratio_low, config.clip_ratio_high)
+        objective = Objective(clip, importance_sampling)
         gain, clipped = gains(objective, log_prob, old_log_prob, advantages, mask)
         # verl's own correction for the inference server, a weight a token.
         if rollout_is_weights is not None:
             gain = gain * rollout_is_weights
         # Aggregated by verl with the sizes of the global batch, which a micro-batch alone does not
         # tell.
-        total = load("verl.trainer.ppo.core_algos").agg_loss(
+        total = agg_loss(
             loss_mat=-gain,
             loss_mask=response_mask,
             loss_agg_mode=loss_agg_mode,
@@ -246,19 +223,12 @@ def register(**advantages: AdvantageFunction) -> None:
         Further estimators of your own: `register(mine=leave_one_out)`. verl refuses a name that it
         knows for another function, so each of these is registered once.
     """
-    # verl is imported only now, so that this module works where verl is not installed. Another
-    # version may well take these functions, and mean something else by their arguments.
+    # Another version may well take these functions, and mean something else by their arguments.
     check_installed()
-    core = load("verl.trainer.ppo.core_algos")
+    from verl.trainer.ppo import core_algos
+
     own = {name: estimator(function) for name, function in advantages.items()}
     for name, function in {**ESTIMATORS, **own}.items():
-        core.register_adv_est(name)(function)
+        core_algos.register_adv_est(name)(function)
     for name, function in LOSSES.items():
-        core.register_policy_loss(name)(function)
-
-
-def _clip(config: Any) -> tuple[float, float]:
-    """The clip range of an actor's configuration; one number serves for a side that is left out."""
-    low = config.clip_ratio if config.clip_ratio_low is None else config.clip_ratio_low
-    high = config.clip_ratio if config.clip_ratio_high is None else config.clip_ratio_high
-    return low, high
+        core_algos.register_policy_loss(name)(function)

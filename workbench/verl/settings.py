@@ -37,8 +37,6 @@ LOSS_AGGREGATION = {
 OPTIONS = ("method", "arguments", "seed", "solved")
 SAMPLER = "workbench.verl.v1.ReplayBuffer"
 
-# Keys that only say how large something is, or that brought our classes to work in the first place.
-NOT_COMPARED = ("actor_rollout_ref.rollout.n",)
 SAMPLER_KEYS = "trainer.v1.sampler."
 
 # Settings of verl that must be off, and why.
@@ -264,7 +262,11 @@ def read_options(options: Mapping[str, Any], method: Method | None = None) -> Op
     if solved is not None and not is_number(solved):
         raise ValueError(f"sampler_kwargs.solved={shown(solved)}: a number is needed")
     if method is None:
-        method = _named_method(options)
+        named: Any = options.get("method")
+        if isinstance(named, Mapping):
+            method = config.rebuild(dict(named))
+        else:
+            method = config.method(named, options.get("arguments"))
     elif options.get("method") is not None:
         raise ValueError(
             f"sampler_kwargs.method={shown(options['method'])}: the sampler's class has a method "
@@ -272,16 +274,6 @@ def read_options(options: Mapping[str, Any], method: Method | None = None) -> Op
         )
     check(method)
     return Options(method, seed, solved)
-
-
-def _named_method(options: Mapping[str, Any]) -> Method:
-    named: Any = options.get("method")
-    try:
-        if isinstance(named, Mapping):
-            return config.rebuild(dict(named))
-        return config.method(named, options.get("arguments"))
-    except ValueError as error:
-        raise ValueError(f"sampler_kwargs: {error}") from error
 
 
 def check_configuration(config: Mapping[str, Any], method: Method) -> None:
@@ -298,7 +290,7 @@ def check_configuration(config: Mapping[str, Any], method: Method) -> None:
     # The name of the sampler and the number of rollouts are not compared, so any will do. With
     # another name than ours the method need not be one that a configuration can describe.
     for key, wanted in configuration(method, "own.Sampler", rollouts_per_problem=1).items():
-        if key in NOT_COMPARED or key.startswith(SAMPLER_KEYS):
+        if key == "actor_rollout_ref.rollout.n" or key.startswith(SAMPLER_KEYS):
             continue
         # A reference to another key, which verl has resolved.
         if isinstance(wanted, str) and wanted.startswith("${"):
@@ -310,22 +302,20 @@ def check_configuration(config: Mapping[str, Any], method: Method) -> None:
                 f"{key}={json.dumps(present, default=str)}: the method {method.name!r} needs "
                 f"{json.dumps(wanted, default=str)}; configuration(method) has all its keys"
             )
-    for key, reason in REFUSED.items():
+    refused = dict(REFUSED)
+    if not _value(config, "reward.reward_model.enable_resource_pool"):
+        refused["reward.reward_model.enable"] = (
+            "a colocated reward model scores after sampling, too late for a method; use a reward "
+            "function, or reward.reward_model.enable_resource_pool=True"
+        )
+    if method.needs & MODEL_PASS:
+        refused["algorithm.rollout_correction.bypass_mode"] = (
+            "verl's training model then makes no pass before the update, and the method "
+            f"{method.name!r} needs one"
+        )
+    for key, reason in refused.items():
         if _value(config, key):
             raise ValueError(f"{key}=True: set it to False, since {reason}")
-    model = "reward.reward_model"
-    if _value(config, f"{model}.enable") and not _value(config, f"{model}.enable_resource_pool"):
-        raise ValueError(
-            f"{model}.enable=True: a colocated reward model scores after sampling, too late for a "
-            f"method; use a reward function, or {model}.enable_resource_pool=True"
-        )
-    bypass = "algorithm.rollout_correction.bypass_mode"
-    computed = sorted(method.needs & MODEL_PASS)
-    if computed and _value(config, bypass):
-        raise ValueError(
-            f"{bypass}=True: verl's training model then makes no pass before the update, and the "
-            f"method {method.name!r} needs {computed[0]}; set it to False"
-        )
 
 
 def _value(config: Mapping[str, Any], key: str) -> Any:

@@ -24,11 +24,10 @@ import torch
 
 from workbench import adapters
 from workbench.methods import Method
-from workbench.policies import Sampling
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.rounds import Round
-from workbench.verl.compatibility import explained
+from workbench.verl.compatibility import check_installed
 from workbench.verl.functions import ADVANTAGES, TRAIN, Verdict, register, row_advantages
 from workbench.verl.settings import check_configuration, read_options
 
@@ -42,8 +41,9 @@ try:
     from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer as BaseBuffer
     from verl.utils import tensordict_utils as tensordicts
-except ImportError as error:
-    raise explained(error) from error
+except ImportError:
+    check_installed("TransferQueue")  # says what is missing
+    raise
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ ADVICE = (
 NOT_REPLAYED = ("routed_experts", "teacher_ids", "teacher_logprobs", "multi_modal_inputs")
 
 # `model.external_lib` imports this module in the trainer and in every worker. `register` looks at
-# the version of verl first.
+# the version of verl, too.
 register()
 
 
@@ -102,17 +102,8 @@ class ReplayBuffer(BaseBuffer):
 
     method: Method = None  # type: ignore[assignment]
 
-    def __init__(
-        self,
-        trainer_mode: str,
-        trainer_config: Any,
-        sampler_kwargs: Any,
-        refill_fn: Any,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *, sampler_kwargs: Any, refill_fn: Any, **options: Any) -> None:
         super().__init__(
-            trainer_mode=trainer_mode,
-            trainer_config=trainer_config,
             sampler_kwargs=sampler_kwargs,
             refill_fn=refill_fn,
             poll_interval=POLL_SECONDS,
@@ -120,11 +111,12 @@ class ReplayBuffer(BaseBuffer):
         )
         # Plain dicts and lists, which is what the checks read.
         given = OmegaConf.to_container(sampler_kwargs, resolve=True)
-        self.options = read_options(given, type(self).method)
+        said = read_options(given, type(self).method)
         # A clone, so that what it learns stays in this trainer, also where the class has the
         # method.
-        self.method = self.options.method.clone()
-        self.driver = adapters.Driver(self.method, self.options.seed)
+        self.method = said.method.clone()
+        self.driver = adapters.Driver(self.method, said.seed)
+        self.verdict = Verdict(said.solved, self.method.reads_verdict)
         # verl passes a method of its trainer, which makes the agent loop manager later than this.
         self.trainer = refill_fn.__self__
         config = OmegaConf.to_container(self.trainer.config, resolve=True)
@@ -132,15 +124,11 @@ class ReplayBuffer(BaseBuffer):
 
         rollout = config["actor_rollout_ref"]["rollout"]
         actor = config["actor_rollout_ref"]["actor"]
-        self.sampling = Sampling(
-            temperature=rollout["temperature"], max_new_tokens=config["data"]["max_response_length"]
-        )
+        self.temperature = rollout["temperature"]
+        self.max_new_tokens = config["data"]["max_response_length"]
         # verl counts a mini-batch in prompts and multiplies it with the rollouts of a prompt.
         self.mini_batch = actor["ppo_mini_batch_size"] * rollout["n"]
         self.has_logprobs = rollout["calculate_log_probs"]
-        self.verdict = Verdict(self.options.solved, self.method.reads_verdict)
-
-        self.restored = False
         self.drawn = 0  # prompts of the data so far
         self.seconds = 0.0  # of this round's slots
 
@@ -150,9 +138,10 @@ class ReplayBuffer(BaseBuffer):
         """The step's batch and metrics: for validation verl's own, for training a round."""
         if partition_id != TRAIN:
             return super().sample(global_steps, partition_id, batch_size)
-        # Here and not in the constructor, since verl reads its checkpoint after that.
-        if not self.restored:
-            self._restore(global_steps)
+        # A run that starts at a later step was resumed. It is restored here and not in the
+        # constructor, since verl reads its checkpoint after that.
+        if self.driver.round == 0 and global_steps > 1:
+            self._restore(global_steps - 1)
         self.seconds = 0.0
         # Before the round takes its prompts, which `drawn` counts.
         epoch = self._epoch()
@@ -161,17 +150,16 @@ class ReplayBuffer(BaseBuffer):
             global_steps,
             epoch=epoch,
             policy=queue,
-            max_new_tokens=self.sampling.max_new_tokens,
-            temperature=self.sampling.temperature,
+            max_new_tokens=self.max_new_tokens,
+            temperature=self.temperature,
         )
         outcome = self.driver.play(queue.problems, queue.sample, queue.find_more, self._timed)
         with self._timed():
             rollouts = self.driver.learn()
         self.driver.check_not_empty(rollouts, ADVICE)
         metrics = {**adapters.round_metrics(rollouts, global_steps), **self.method.metrics()}
-        return queue.batch(outcome), adapters.prefixed(
-            {**metrics, "seconds_schedule": self.seconds}
-        )
+        metrics["seconds_schedule"] = self.seconds
+        return queue.batch(outcome), adapters.with_prefix(metrics)
 
     def finished(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Queue keys and tags of all rows of these prompts, once every prompt has ended."""
@@ -206,27 +194,21 @@ class ReplayBuffer(BaseBuffer):
         self.driver.save(folder, drawn=self.drawn, known=int(self.verdict.known))
 
     def _restore(self, step: int) -> None:
-        """Before the first step of a process: what was learnt before verl's checkpoint."""
-        self.restored = True
-        if step == 1:
-            return
-        # A run that starts at a later step was resumed, from the path that was named or from the
-        # last checkpoint of its own folder.
+        """Read what was learnt up to a step, from the checkpoint that verl has resumed."""
         config = self.trainer.config.trainer
-        folder = Path(config.default_local_dir) / f"global_step_{step - 1}"
+        folder = Path(config.default_local_dir) / f"global_step_{step}"
         if config.resume_mode == "resume_path":
             folder = Path(config.resume_from_path)
-        self.load(folder, round=step - 1)
+        self.load(folder, round=step)
 
     def load(self, folder: Path, **expected: int) -> None:
         """Read what `save` wrote; a warning where the checkpoint was made without a method."""
-        if (folder / adapters.FILE).exists():
-            numbers = self.driver.load(folder, **expected)
-            self.drawn = numbers["drawn"]
-            # Checkpoints of earlier versions do not have it.
-            self.verdict.known = bool(numbers.get("known", True))
-        else:
+        if not (folder / adapters.FILE).exists():
             logger.warning("%s was made without a method, which begins anew", folder)
+            return
+        numbers = self.driver.load(folder, **expected)
+        self.drawn = numbers["drawn"]
+        self.verdict.known = bool(numbers["known"])
 
 
 class CheckpointCallback(BaseCallback):
@@ -283,8 +265,6 @@ class QueueRound:
         """Generate rollouts, wait for them, and read their scores, see `rounds.play`."""
         # verl gets only prompts with a count, and everything below goes by their places.
         asked = np.flatnonzero(counts)
-        if not len(asked):
-            raise ValueError(f"allocator: it asked for no rollouts in request {stage + 1}")
         batch = tensordicts.index_select_tensor_dict(
             self.prompts, [self.place[problems[i].id] for i in asked]
         )
@@ -298,31 +278,23 @@ class QueueRound:
         rows = self.buffer.finished(names)
         tq.kv_clear(partition_id=TRAIN, keys=names)
 
-        wanted = int(counts.sum())
+        missing = int(counts.sum()) - len(rows)
+        if missing:
+            logger.warning("step %d: %d rollouts did not come back", self.step, missing)
         if not rows:
             raise RuntimeError(
-                f"step {self.step}: none of {wanted} rollouts came back; see the errors of the "
-                "agent loop in the log"
+                f"step {self.step}: no rollout came back; the log has the agent loop's errors"
             )
-        if len(rows) < wanted:
-            missing = wanted - len(rows)
-            logger.warning(
-                "step %d: %d of %d rollouts did not come back", self.step, missing, wanted
-            )
-
-        place = {name: i for i, name in enumerate(names)}
+        place = dict(zip(names, asked))
         # Rollouts end in any order. In the table those of a problem stand together, in the order of
         # their sessions, so that a run does not depend on which worker was faster.
         keys = sorted(rows, key=lambda key: (place[_group(key)], _session(key)))
         self.keys += keys
         self.tags |= rows
-        # Fewer rows than asked for may have come back, so problem and draw come from the keys.
-        owner = asked[[place[_group(key)] for key in keys]]
-        session = np.array([_session(key) for key in keys])
-        names_of_rows = np.array([problems[i].id for i in owner])
-        return self._table(keys, names_of_rows, before[owner] + session, stage)
+        owners = np.array([problems[place[_group(key)]].id for key in keys])
+        return self.buffer.driver.score(self._table(keys, owners), problems, before, stage)
 
-    def _table(self, keys: list[str], names: np.ndarray, draw: np.ndarray, stage: int) -> Rollouts:
+    def _table(self, keys: list[str], names: np.ndarray) -> Rollouts:
         """The rows of the queue as rollouts."""
         buffer = self.buffer
         fields = ["prompts", "responses", "response_mask", "rm_scores", "extra_fields"]
@@ -334,13 +306,12 @@ class QueueRound:
                 "replay: the responses hold tokens that the model did not write, such as those of "
                 "tools, and an old response does not say which they are; use replay=None"
             )
-        size = len(keys)
         response = _ragged(data["responses"], np.int32)
         reward = np.array([float(row.double().sum()) for row in data["rm_scores"]])
         tokenizer = buffer.trainer.tokenizer
         # A response may end exactly at the limit, so it is cut off only if it lacks the end token.
-        ends = np.array([response[i][-1] == tokenizer.eos_token_id for i in range(size)])
-        is_long = response.lengths >= buffer.sampling.max_new_tokens
+        ends = np.array([tokens[-1] == tokenizer.eos_token_id for tokens in response])
+        is_long = response.lengths >= buffer.max_new_tokens
         columns: dict[str, Any] = {}
         if buffer.has_logprobs:
             columns["old_logprobs"] = _ragged(data["rollout_log_probs"], np.float32)
@@ -348,7 +319,7 @@ class QueueRound:
             entropy = self._model_pass(keys, "entropy")
             columns["token_entropy"] = _ragged(entropy, np.float32)
             columns["entropy"] = _means(entropy, data["response_mask"])
-        rollouts = Rollouts(
+        return Rollouts(
             names,
             prompt=_ragged(data["prompts"], np.int32),
             response=response,
@@ -356,12 +327,8 @@ class QueueRound:
             truncated=is_long & ~ends,
             reward=reward,
             **adapters.verdict_columns(buffer.verdict(reward, _acc(data["extra_fields"]))),
-            draw=draw,
-            stage=np.full(size, stage),
-            round=np.full(size, self.step),
             **columns,
         )
-        return adapters.scored(rollouts, buffer.method, buffer.sampling)
 
     def logprobs(self, rollouts: Rollouts, temperature: float) -> torch.Tensor:
         """Log-probabilities of old responses under the current weights (R, T), at verl's
