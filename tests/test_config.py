@@ -182,7 +182,7 @@ def test_a_lab_of_the_callers_own_has_to_be_passed(described):
 def test_the_names_that_help_shows_are_those_of_the_code():
     """The command line shows them without loading what they name."""
     assert all(callable(getattr(wb.labs, name)) for name in names.LABS)
-    assert set(names.SLOTS) == set(config.SLOTS)
+    assert set(names.SLOTS) == set(methods.grpo().slots())
 
 
 TEXTS = st.text("abmn.M_[$", max_size=6)

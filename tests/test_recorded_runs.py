@@ -54,9 +54,8 @@ def recorded():
 def read_tables(records):
     """Read the tables of all records, each kind of table in a pass of its own.
 
-    A row group of a packed table holds several runs, and the one that was read last is kept. So
-    kind by kind each is read once, and record by record it would be read anew for every run. What
-    is damaged is left to the tests.
+    Of a packed table the columns that were read last are kept for all of its runs. What is damaged
+    is left to the tests.
     """
     for kind in ("rounds", "evals"):
         for record in records:

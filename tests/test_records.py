@@ -373,8 +373,8 @@ def test_a_column_of_rollouts_of_another_type_is_named(tmp_path):
 @pytest.mark.parametrize("name", ["manifest.json", "journal.jsonl", "rollouts/000001.parquet"])
 def test_a_file_that_is_too_large_is_not_opened(name, tmp_path):
     path = write(tmp_path / "run", 1)
-    os.truncate(path / name, 2**30 + 1)  # zeros that take no place on the disk
-    with pytest.raises(RecordError, match=f"{name}: .*larger than 1024 MiB"):
+    os.truncate(path / name, 2**32 + 1)  # zeros that take no place on the disk
+    with pytest.raises(RecordError, match=f"{name}: .*larger than 4 GiB"):
         wb.load(path, strict=True).rollouts()
 
 
@@ -600,7 +600,7 @@ def test_nothing_is_written_through_links_out_of_the_directory(name, tmp_path):
         lambda: RecordLock(record).__enter__(),
         lambda: wb.records.pack(record),
     ):
-        with pytest.raises(RecordError, match=f"{part}: .*is a symbolic link"):
+        with pytest.raises(RecordError, match=f"{part}: .*is a link"):
             job()
     assert snapshot(elsewhere) == before
 
@@ -610,7 +610,7 @@ def test_a_resumed_run_does_not_follow_links_out_of_its_directory(lab, tmp_path)
     shutil.move(tmp_path / "run" / "rollouts", tmp_path / "elsewhere")
     (tmp_path / "run" / "rollouts").symlink_to(tmp_path / "elsewhere")
     before = snapshot(tmp_path / "elsewhere")
-    with pytest.raises(RecordError, match="rollouts: it is a symbolic link"):
+    with pytest.raises(RecordError, match="rollouts: it is a link"):
         go(wb.Run.resume(tmp_path / "run"), 4)
     assert snapshot(tmp_path / "elsewhere") == before
 
@@ -627,7 +627,7 @@ def test_a_pipe_in_the_place_of_a_file_makes_nobody_wait(name, tmp_path):
     path = write(tmp_path / "run") / name
     path.unlink()
     os.mkfifo(path)
-    message = "no record here|not an ordinary file"
+    message = "no record here|it is a link"
     with pytest.raises(RecordError, match=message):
         record = wb.load(tmp_path / "run", strict=True)
         _ = record.rounds, record.rollouts()
@@ -642,7 +642,7 @@ def test_a_checkpoint_is_an_ordinary_file_with_one_name(how, tmp_path):
         checkpoints.save(tmp_path / "mine", {}, {})
         (os.symlink if how == "link" else os.link)(tmp_path / "mine", path)
     # What records may name, adapters read and a run goes on from are all read by this function.
-    with pytest.raises(OSError, match=r"it (is|has)"):
+    with pytest.raises(OSError, match="it is a link"):
         checkpoints.load(path)
     with pytest.raises(OSError, match=f"path='{path}'"):
         wb.replay.Experience(path=str(path))
@@ -658,7 +658,7 @@ def test_nothing_is_written_through_a_second_name_of_a_file(name, tmp_path):
     os.link(victim, record / name)
     before = victim.read_bytes()
     for job in (lambda: Writer(record, MANIFEST), lambda: RecordLock(record).__enter__()):
-        with pytest.raises(RecordError, match=f"{name}: it has a second name"):
+        with pytest.raises(RecordError, match=f"{name}: it is a link or has a second name"):
             job()
     assert victim.read_bytes() == before
 
@@ -674,14 +674,11 @@ def test_nothing_is_written_through_a_second_name_of_a_file(name, tmp_path):
         ("{}", "cannot be read: `format` is missing"),
         (
             json.dumps({**MANIFEST, "format": 9, "versions": {"workbench": "9.1"}}),
-            r"format 9, written by workbench 9\.1; this is workbench .*, which reads format 3: use "
-            "the version that wrote it",
+            r"format 9, written by .*'9\.1'.*; this is workbench .*, which reads format 3: use the "
+            "version that wrote it",
         ),
         (json.dumps({**MANIFEST, "format": 2}), "format 2"),
-        (
-            json.dumps({**MANIFEST, "format": 0}),
-            "format 0, written by workbench of unknown version",
-        ),
+        (json.dumps({**MANIFEST, "format": 0}), "format 0"),
     ],
 )
 def test_a_record_of_another_format_says_so_in_one_line(content, message, tmp_path):

@@ -92,14 +92,13 @@ def test_runs_with_columns_of_their_own_share_one_reading(folder, monkeypatch):
     """Tables of different kinds in turn, too, as comparisons read them."""
     pack(folder)
     read = []
-    read_row_group = pq.ParquetFile.read_row_group
+    read_table = pq.ParquetFile.read
 
-    def counted(file, number, columns):
-        if columns != ["run"]:
-            read.append(number)
-        return read_row_group(file, number, columns)
+    def counted(file, columns):
+        read.append(columns)
+        return read_table(file, columns)
 
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
+    monkeypatch.setattr(pq.ParquetFile, "read", counted)
     for name in NAMES:
         record = wb.load(folder / name)
         assert len(record.rounds) and "round" in record.evals
@@ -173,14 +172,6 @@ def test_a_packing_that_was_stopped_before_it_removed_a_run_is_completed(tmp_pat
     assert pack(path, columns=("round",)) == ["."]
     same(expected, frames(path))
     assert len(list(path.iterdir())) == 4
-
-
-def test_a_run_whose_rows_are_in_two_row_groups_is_read_whole(folder, monkeypatch):
-    before = {name: frames(folder / name) for name in NAMES}
-    monkeypatch.setattr(wb.records.packing, "ROWS_OF_A_GROUP", 3)
-    pack(folder)
-    for name in NAMES:
-        same(before[name], frames(folder / name))
 
 
 def test_columns_of_one_name_that_no_type_holds_are_named(tmp_path):

@@ -237,7 +237,7 @@ class Counting(Slot):
 
 @pytest.mark.parametrize(
     ("measured", "kept"),
-    [(True, 1.0), (np.True_, 1.0), (np.int64(3), 3), (np.float32(0.5), 0.5), (2**60, 2.0**60)],
+    [(True, 1.0), (np.True_, 1.0), (np.int64(3), 3), (np.float32(0.5), 0.5)],
 )
 def test_what_a_slot_measures_is_a_number_of_one_type(measured, kept):
     """A truth value in one round and a fraction in the next have no common type in a table."""

@@ -354,7 +354,6 @@ def changed(manifest, path, value):
         (["started"], 3),
         (["held_out"], "x"),
         (["thinned"], True),
-        (["thinned"], {"columns": [1], "rounds": None}),
         (["format"], "2"),
         (["format"], None),
         (["format"], [2]),

@@ -66,12 +66,10 @@ def checked_plan(course: Any, plan: Any, problem: np.ndarray, limit: int) -> Pla
 
 def checked_counts(who: str, counts: Any, problems: int) -> np.ndarray:
     """An allocator's counts (P,) as int64."""
-    array = checked_numbers(who, "counts", counts, problems)
+    array = checked_numbers(who, "counts", counts, problems, low=0)
     # Whole numbers of a floating-point type pass, since counts are often worked out from rates.
-    if (array != np.floor(array)).any() or (array < 0).any():
-        raise ValueError(
-            f"{who}: counts={shown(array.tolist())}; whole numbers of at least 0 are needed"
-        )
+    if (array != np.floor(array)).any():
+        raise ValueError(f"{who}: counts={shown(array.tolist())}; whole numbers are needed")
     if array.sum() > MOST_ROLLOUTS:
         raise ValueError(
             f"{who} asked for {int(array.sum())} rollouts at once; {MOST_ROLLOUTS} are allowed"
@@ -123,16 +121,12 @@ def checked_selection(selector: Any, selection: Any, pool: Rollouts) -> Selectio
     order = np.argsort(rows, kind="stable")
     weights = selection.weights
     if weights is not None:
-        weights = checked_numbers(who, "weights", weights, len(rows))
-        if (weights < 0).any():
-            raise ValueError(f"{who}: weights={shown(weights)}; numbers of at least 0 are needed")
-        weights = weights[order]
+        weights = checked_numbers(who, "weights", weights, len(rows), low=0)[order]
     columns = {}
     for name, values in _returned(f"{who}: columns", selection.columns, Mapping).items():
         if name in pool:
             raise ValueError(f"{who}: column {name!r} is there already; choose another name")
-        what = f"column {name!r}"
-        columns[name] = checked_numbers(who, what, values, len(pool), finite=False)
+        columns[name] = checked_numbers(who, f"column {name!r}", values, len(pool), None)
     if selection.mini_batch is not None:
         whole_number(f"{who}: mini_batch", selection.mini_batch, 1)
     one_of(f"{who}: baseline", selection.baseline, BASELINES)
@@ -146,13 +140,10 @@ def checked_advantages(who: str, values: Any, rollouts: Rollouts) -> np.ndarray 
     """
     if isinstance(values, Ragged):
         if not np.array_equal(values.offsets, rollouts.response.offsets):
-            raise ValueError(
-                f"{who}: advantages in a Ragged must be one number for each response token"
-            )
+            raise ValueError(f"{who}: advantages must be one number for each response token")
         of_rollouts = values.means()
     else:
-        values = checked_numbers(who, "advantages", values, len(rollouts), finite=False)
-        of_rollouts = values
+        values = of_rollouts = checked_numbers(who, "advantages", values, len(rollouts), None)
     # A response without any token has no mean of its tokens' advantages.
     finite = np.isfinite(of_rollouts) | ((rollouts.lengths == 0) & isinstance(values, Ragged))
     if not finite.all():
@@ -164,12 +155,15 @@ def checked_advantages(who: str, values: Any, rollouts: Rollouts) -> np.ndarray 
     return values
 
 
-def checked_numbers(who: str, what: str, values: Any, size: int, finite: bool = True) -> np.ndarray:
-    """The values as float64 (size,), NaN and infinite ones only where `finite` is False."""
+def checked_numbers(
+    who: str, what: str, values: Any, size: int, low: float | None = -np.inf
+) -> np.ndarray:
+    """The values as float64 (size,), finite and at least `low`; NaN and all else with low=None."""
     array = _array(values)
     fits = array.dtype.kind in "biuf" and array.shape == (size,)
-    if not fits or (finite and not np.isfinite(array).all()):
-        kind = "finite numbers" if finite else "numbers"
+    if not fits or (low is not None and not (np.isfinite(array) & (array >= low)).all()):
+        kinds = {None: "numbers", -np.inf: "finite numbers"}
+        kind = kinds.get(low, f"finite numbers of at least {low}")
         raise ValueError(f"{who}: {what}={shown(values)}; {size} {kind} are needed")
     return array.astype(np.float64)
 

@@ -21,7 +21,6 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
 from functools import cache, partial
 from itertools import chain
 from typing import Any
@@ -37,12 +36,9 @@ from workbench.pools import Pool, Stream
 from workbench.rules import advantages, rewards
 from workbench.slots import Slot
 from workbench.utils.descriptions import defaults, describe, name_of
-from workbench.utils.names import catalogue, methods_of_packages
+from workbench.utils.names import SLOTS, catalogue, methods_of_packages
 from workbench.utils.validation import did_you_mean, instance_of, one_of, shown, unknown_argument
 from workbench.verifiers import Math
-
-SLOTS = tuple(each.name for each in fields(Method) if each.name != "name")
-DEEPEST = 64  # levels of a description that is made again
 
 # What the config of a pool tells besides the arguments of its family.
 FOUND = ("family", "left_out", "repository")
@@ -54,6 +50,8 @@ REFUSED_TASKS = ("codeio", "composite")
 HARMLESS_TEXT = re.compile(r"[\w +*/.,:<>=-]*")
 # The options of `peft.LoraConfig` that data may set. Others name modules to import.
 LORA_OPTIONS = (*checks.SERVED, *checks.SERVED_MERGED, "modules_to_save", "use_dora")
+# These two labs pass what they do not name on to the settings of their model.
+SETTINGS_OF = {labs.transformers: TransformersConfig, labs.unsloth: UnslothConfig}
 
 
 # Methods
@@ -95,9 +93,8 @@ def method(
         is_setting = "." in key or key in SLOTS
         (changes if is_setting else own)[key] = value
     # A plain name may have been meant for a slot, so these are named as well.
-    if not _takes_any(function):
-        _check_names(own, [*_arguments(function), *SLOTS], name)
-    made: Method = _called(function, {key: rebuild(_data(value)) for key, value in own.items()})
+    _check_names(own, function, further=SLOTS)
+    made: Method = function(**{key: rebuild(_data(value)) for key, value in own.items()})
     instance_of(f"method={name!r}", made, Method, "a function that returns a Method")
     changes |= mapping("settings", settings)
     if not changes:
@@ -109,7 +106,7 @@ def method(
     return rebuild(description)
 
 
-def rebuild(description: Any, path: str = "", depth: int = 1) -> Any:
+def rebuild(description: Any, path: str = "") -> Any:
     """The value that `describe` described.
 
     Every name must be one of a slot value of this package, and every option an argument of what is
@@ -121,34 +118,26 @@ def rebuild(description: Any, path: str = "", depth: int = 1) -> Any:
     description : plain data
     path : str
         Where it stands in a larger one, for messages.
-    depth : int
-        How many others it stands in, and one.
 
     Raises
     ------
     ValueError
         For any other name, for options that do not fit, and for what a constructor refuses.
     """
-    if depth > DEEPEST:
-        raise ValueError(f"description: it is nested more than {DEEPEST} levels deep")
     if isinstance(description, list | tuple):
         # `describe` writes lists and tuples alike, so one of them has to stand for both.
-        return tuple(rebuild(item, path, depth + 1) for item in description)
+        return tuple(rebuild(item, path) for item in description)
     if not isinstance(description, dict):
         return description
-    options = {
-        name: rebuild(item, f"{path}{name}.", depth + 1)
-        for name, item in description.items()
-        if name != "is"
-    }
+    options = {name: rebuild(item, f"{path}{name}.") for name, item in description.items()}
     if "is" not in description:
         return options
-    target = _target(description["is"])
+    target = _target(options.pop("is"))
     # A class must be complete now. A function gets its other arguments when it is called.
     if isinstance(target, type):
         _check_arguments(options, target, path)
         return target(**options)
-    _check_names(options, _arguments(target), target.__name__, path)
+    _check_names(options, target, path)
     return partial(target, **options) if options else target
 
 
@@ -280,47 +269,35 @@ def check_pool(config: Any) -> dict[str, Any]:
 # Names and arguments
 
 
-def _arguments(function: Callable[..., Any]) -> list[str]:
-    """Names of the arguments of a function or class."""
-    parameters = inspect.signature(function).parameters.values()
-    names = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
-    # These two labs pass what they do not name on to the settings of their model.
-    passed_on_to = {labs.transformers: TransformersConfig, labs.unsloth: UnslothConfig}
-    if function in passed_on_to:
-        names += inspect.signature(passed_on_to[function]).parameters
-    return list(dict.fromkeys(names))
-
-
-def _takes_any(function: Callable[..., Any]) -> bool:
-    """Whether a function has a catch-all such as `**options`, and checks the names itself."""
-    parameters = inspect.signature(function).parameters.values()
-    return any(each.kind is each.VAR_KEYWORD for each in parameters)
-
-
-def _check_names(names: Iterable[str], known: Iterable[str], what: str, path: str = "") -> None:
+def _check_names(
+    names: Iterable[str], function: Any, path: str = "", further: Iterable[str] = ()
+) -> None:
+    """ValueError for a name that is no argument of a function or class, and none of `further`."""
+    parameters = inspect.signature(function).parameters
+    known = [name for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD]
+    if function in SETTINGS_OF:
+        known += inspect.signature(SETTINGS_OF[function]).parameters
+    elif len(known) < len(parameters):
+        return  # a function of a package with **options checks their names itself
+    known += further
     for name in names:
         if name not in known:
-            raise unknown_argument(name, what, known, path)
+            raise unknown_argument(name, shown(function), known, path)
 
 
 def _check_arguments(given: Mapping[str, Any], function: Any, path: str = "") -> None:
     """ValueError unless a function or class has these arguments, and needs no others."""
-    what = function.__name__
-    _check_names(given, _arguments(function), what, path)
-    for name, parameter in inspect.signature(function).parameters.items():
-        optional = parameter.default is not parameter.empty
-        if name not in given and not optional and parameter.kind is not parameter.VAR_KEYWORD:
-            raise ValueError(f"{path}{name}: {what} needs this argument")
+    _check_names(given, function, path)
+    for name, each in inspect.signature(function).parameters.items():
+        is_needed = each.default is each.empty and each.kind is not each.VAR_KEYWORD
+        if is_needed and name not in given:
+            raise ValueError(f"{path}{name}: {shown(function)} needs this argument")
 
 
 def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """function(**arguments), with tuples in place of the lists that JSON has made of them."""
-    return function(
-        **{
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in arguments.items()
-        }
-    )
+    tuples = {name: tuple(value) for name, value in arguments.items() if isinstance(value, list)}
+    return function(**{**arguments, **tuples})
 
 
 def _check_harmless(option: str, value: Any) -> None:
@@ -418,7 +395,8 @@ def _set(description: dict[str, Any], path: str, value: Any) -> None:
     names = path.split(".")
     if not all(names):
         raise ValueError(f"{path!r}: a slot and its argument are needed, such as selector.m")
-    _check_names(names[:1], SLOTS, "a method")
+    if names[0] not in SLOTS:
+        raise unknown_argument(names[0], "a method", SLOTS)
     # No slot takes a plain text, so this was meant to be the name of a class.
     if len(names) == 1 and isinstance(value, str) and value not in _class_names():
         raise ValueError(
@@ -439,13 +417,14 @@ def _place(part: Any, name: str, outer: list[str]) -> Any:
     path = "".join(f"{each}." for each in outer)
     if isinstance(part, list):
         # The reward is a list of parts, which settings tell apart by their names.
-        names = [getattr(rebuild(each), "name", None) for each in part]
-        _check_names([name], [each for each in names if each is not None], "these parts", path)
+        names = [getattr(rebuild(each), "name", "") for each in part]
+        if name not in names:
+            raise unknown_argument(name, "these parts", names, path)
         return names.index(name)
     if not isinstance(part, dict) or "is" not in part:
         raise unknown_argument(name, "an empty slot" if part is None else shown(part), (), path)
     target = _target(part["is"])
-    _check_names([name], _arguments(target), target.__name__, path)
+    _check_names([name], target, path)
     # An object that was only named has its defaults, until they are changed.
     part.setdefault(name, describe(defaults(target).get(name)))
     return name

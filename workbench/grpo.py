@@ -137,11 +137,7 @@ def grpo_step(
     """
     advantages = checked_advantages("grpo_step", advantages, rollouts)
     if weights is not None:
-        weights = checked_numbers("grpo_step", "weights", weights, len(rollouts))
-        if (weights < 0).any():
-            raise ValueError(
-                f"grpo_step: weights={weights.min()}; numbers of at least 0 are needed"
-            )
+        weights = checked_numbers("grpo_step", "weights", weights, len(rollouts), low=0)
     if objective.kl > 0 and reference is None:
         raise ValueError(f"kl={objective.kl}: a frozen reference policy is needed")
     step = Step(
@@ -159,43 +155,34 @@ def grpo_step(
     return step.take(optimizer, micro_tokens, max_grad_norm)
 
 
+@dataclass
 class Step:
     """One optimizer step whose arguments are known to be right, as those of a round are.
 
     `grpo_step` checks the same arguments, and describes them.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        rollouts: Rollouts,
-        advantages: np.ndarray | Ragged,
-        objective: Objective,
-        *,
-        weights: np.ndarray | None,
-        temperature: float,
-        length: int | None,
-        reference: Any,
-        on_policy: Any,
-        sampler_logprobs: Ragged | None,
-    ) -> None:
-        size = len(rollouts)
-        self.policy = policy
-        self.rollouts = rollouts
-        if not isinstance(advantages, Ragged):
-            of_tokens = np.repeat(advantages, rollouts.lengths)
-            advantages = Ragged(of_tokens, rollouts.response.offsets)
-        self.advantages = advantages
-        self.objective = objective
-        self.row_weights = np.ones(size) if weights is None else weights
-        # Of every token, in the loss of the whole step.
-        self.weights = _loss_weights(rollouts, objective, self.row_weights, length)
-        self.temperature = temperature
-        self.reference = reference
-        self.on_policy = np.zeros(size, bool) if on_policy is None else np.asarray(on_policy)
-        self.sampler_logprobs = sampler_logprobs
-        # What `choose_tokens` has found, one bool for each token.
-        self.chosen: Ragged | None = None
+    policy: Policy
+    rollouts: Rollouts
+    advantages: Any
+    objective: Objective
+    weights: Any
+    temperature: float
+    length: int | None
+    reference: Any
+    on_policy: Any
+    sampler_logprobs: Ragged | None
+    # What `choose_tokens` has found, one bool for each token.
+    chosen: Ragged | None = None
+
+    def __post_init__(self) -> None:
+        size = len(self.rollouts)
+        if not isinstance(self.advantages, Ragged):
+            of_tokens = np.repeat(self.advantages, self.rollouts.lengths)
+            self.advantages = Ragged(of_tokens, self.rollouts.response.offsets)
+        self.weights = np.ones(size) if self.weights is None else self.weights
+        self.on_policy = np.zeros(size, bool) if self.on_policy is None else self.on_policy
+        self.token_weights = self._token_weights()
 
     def take(
         self, optimizer: torch.optim.Optimizer, micro_tokens: int, max_grad_norm: float
@@ -209,7 +196,7 @@ class Step:
         if self.objective.surrogate in BY_COVARIANCE:
             self.choose_tokens(micro_tokens)
         policy.model.train()
-        computed = _rows_to_compute(rollouts, self.advantages, self.row_weights, self.objective)
+        computed = self._rows_to_compute()
         # NaN where a rollout is not computed.
         per_rollout = {name: np.full(size, np.nan) for name in PER_ROLLOUT}
         totals = dict.fromkeys(("loss", "kl", "tokens"), 0.0)
@@ -232,11 +219,13 @@ class Step:
 
         if self.sampler_logprobs is None:
             del per_rollout["sampler_gap"], per_rollout["sampler_above"]
-        has_kl = self.reference is not None
+        kl = float("nan")
+        if self.reference is not None:
+            kl = totals["kl"] / max(totals["tokens"], 1)
         return StepStats(
             loss=totals["loss"],
             gradient_norm=norm,
-            kl=totals["kl"] / max(totals["tokens"], 1) if has_kl else float("nan"),
+            kl=kl,
             tokens=int(totals["tokens"]),
             rollouts=len(computed),
             **per_rollout,
@@ -266,7 +255,7 @@ class Step:
         if self.on_policy[rows].any():
             is_own = torch.as_tensor(self.on_policy[rows], device=device)[:, None]
             old_logprobs = torch.where(is_own, logprobs.detach(), old_logprobs)
-        weight = of_tokens(self.weights)
+        weight = of_tokens(self.token_weights)
         advantage = of_tokens(self.advantages, torch.float32)
         chosen = None if self.chosen is None else of_tokens(self.chosen)
 
@@ -324,6 +313,30 @@ class Step:
         )
         self.chosen = Ragged(chosen[mask].numpy(), rollouts.response.offsets)
 
+    def _token_weights(self) -> Ragged:
+        """The weight of every token in the loss of the whole step."""
+        # All rows of the step are counted here, before it is split and before rows without a
+        # gradient are left out. That is why the loss does not depend on the split.
+        mask = torch.as_tensor(self.rollouts.response.mask())
+        length = self.objective.length or self.length or mask.shape[1]
+        aggregation = self.objective.loss_aggregation
+        of_token = token_weights(mask, aggregation, length, self.rollouts.group)
+        of_token = of_token * torch.as_tensor(self.weights, dtype=of_token.dtype)[:, None]
+        return Ragged(of_token[mask].numpy(), self.rollouts.response.offsets)
+
+    def _rows_to_compute(self) -> np.ndarray:
+        """The rows that the loss depends on."""
+        objective = self.objective
+        needed = self.weights > 0
+        if "gradient" in self.rollouts:
+            needed = needed & self.rollouts["gradient"]
+        # A penalty or a bonus pulls at rollouts whatever their advantage is. "kl_cov" has its
+        # penalty in the surrogate, whatever the weight `kl` is.
+        has_penalty = objective.kl > 0 or objective.surrogate == "kl_cov"
+        if not has_penalty and objective.entropy == 0:
+            needed = needed & _any_nonzero(self.advantages)
+        return np.flatnonzero(needed)
+
 
 def mark(
     rollouts: Rollouts,
@@ -362,7 +375,6 @@ def mark(
     per_token = isinstance(advantages, Ragged)
     selected = np.zeros(size, bool)
     selected[rows] = True
-    # A row was trained where its advantage, its weight and replay all leave it a gradient.
     trained = np.zeros(size, bool)
     has_gradient = _any_nonzero(advantages) if per_token else np.asarray(advantages) != 0
     trained[rows] = has_gradient & rollouts["gradient"][rows]
@@ -396,38 +408,6 @@ def mark(
         age=number - rollouts.round,
         **further,
     )
-
-
-def _loss_weights(
-    rollouts: Rollouts, objective: Objective, weights: np.ndarray, length: int | None
-) -> Ragged:
-    """The weight of every token in the loss of the whole step."""
-    # All rows of the step are counted here, before it is split and before rows without a gradient
-    # are left out. That is why the loss does not depend on the split.
-    mask = torch.as_tensor(rollouts.response.mask())
-    of_token = token_weights(
-        mask,
-        objective.loss_aggregation,
-        objective.length or length or mask.shape[1],
-        rollouts.group,
-    )
-    of_token = of_token * torch.as_tensor(weights, dtype=of_token.dtype)[:, None]
-    return Ragged(of_token[mask].numpy(), rollouts.response.offsets)
-
-
-def _rows_to_compute(
-    rollouts: Rollouts, advantages: Ragged, weights: np.ndarray, objective: Objective
-) -> np.ndarray:
-    """The rows that the loss depends on."""
-    carries_gradient = weights > 0
-    if "gradient" in rollouts:
-        carries_gradient = carries_gradient & rollouts["gradient"]
-    # A penalty or a bonus pulls at rollouts whatever their advantage is.
-    # "kl_cov" has its penalty in the surrogate, whatever the weight `kl` is.
-    has_penalty = objective.kl > 0 or objective.surrogate == "kl_cov"
-    if has_penalty or objective.entropy > 0:
-        return np.flatnonzero(carries_gradient)
-    return np.flatnonzero(carries_gradient & _any_nonzero(advantages))
 
 
 def _any_nonzero(values: Ragged) -> np.ndarray:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,7 @@ from workbench.policies.settings import (
     UnslothConfig,
 )
 from workbench.policies.stress import Stress
-from workbench.pools import Pool, Stream
+from workbench.pools import MOST_PROBLEMS, Pool, PoolExhausted, Stream
 from workbench.problems import FAMILIES, arithmetic, chains
 from workbench.slots import OF_COURSES
 from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments
@@ -112,7 +111,14 @@ class Lab:
     config: Mapping[str, Any] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        _check_pools(self.problems, self.held_out)
+        if not isinstance(self.problems, Pool | Stream):
+            raise ValueError(
+                f"problems={shown(self.problems)}: a Pool or a Stream is needed, such as "
+                "problems.arithmetic(1024), or problems.from_rows(rows) for rows of your own"
+            )
+        if self.held_out is not None:
+            held_out = "problems.arithmetic(100, split='heldout')"
+            instance_of("held_out", self.held_out, Pool, held_out)
         # A stream has no end, so its problems cannot be looked through beforehand.
         for pool in (self.problems, self.held_out):
             if isinstance(pool, Pool):
@@ -124,10 +130,7 @@ class Lab:
             )
         check_arguments(self)
         if "lr" in self.optimizer:
-            raise ValueError(
-                f"optimizer={self.optimizer!r}: give it without lr, which is the argument "
-                "learning_rate"
-            )
+            raise ValueError(f"optimizer={self.optimizer!r}: lr is the argument learning_rate")
 
     def described(self, config: Mapping[str, Any] | None) -> Lab:
         """The same lab with another `config`: the function and the arguments that make it again."""
@@ -216,21 +219,21 @@ class Lab:
         That of a stream is of the first problems that it draws. None where there are no such
         problems, and for a stream that the lab's own config describes.
         """
-        found: dict[str, str | None] = {}
-        for name, problems in (("problems", self.problems), ("held_out", self.held_out)):
-            # The config says how to make a stream again, which says more than a digest.
-            is_known = isinstance(problems, Stream) and problems.config.get("family") in FAMILIES
-            if problems is None or (is_known and self.config is not None):
-                found[name] = None
-            else:
-                found[name] = problems.digest
+        found: dict[str, str | None] = {"problems": None, "held_out": None}
+        # The config says how to make a stream again, which says more than a digest.
+        if not (_is_known(self.problems) and isinstance(self.problems, Stream) and self.config):
+            found["problems"] = self.problems.digest
+        if self.held_out is not None:
+            found["held_out"] = self.held_out.digest
         return found
 
     def check_round(self, problems_per_round: int, seed: int) -> None:
         """Raise ValueError when the problems do not suffice for one round."""
-        with _named("n", "problems_per_round"):
+        try:
             # Neither a pool nor a stream keeps a position, so this draw leaves nothing behind.
             self.problems.draw(problems_per_round, 0, seed)
+        except PoolExhausted as error:
+            raise ValueError(f"problems_per_round={problems_per_round}: {error}") from None
 
     def check_answers(self) -> None:
         """Raise ValueError for an answer in a pool that the verifier cannot use.
@@ -263,15 +266,9 @@ class Lab:
         )
 
     def _repr_html_(self) -> str:
-        problems = "fresh ones every round"
-        if isinstance(self.problems, Pool):
-            problems = f"a pool of {len(self.problems)}"
-        held_out = "none"
-        if self.held_out is not None:
-            held_out = f"{len(self.held_out)} problems, {self.samples} responses to each"
         rows = [
-            ("problems", problems),
-            ("held out", held_out),
+            ("problems", repr(self.problems)),
+            ("held out", repr(self.held_out)),
             ("verifier", type(self.verifier).__name__),
             ("sampling", compose(self.sampling)),
             ("learning rate", f"{self.learning_rate:g}"),
@@ -279,18 +276,6 @@ class Lab:
         if self.stress.described:
             rows.append(("stress", compose(self.stress)))
         return card(f"Lab {self.name}", rows)
-
-
-@contextmanager
-def _named(argument: str, name: str) -> Iterator[None]:
-    """Errors about an argument of a pool name the argument of ours that it was."""
-    try:
-        yield
-    except ValueError as error:
-        start = f"{argument}="
-        if not str(error).startswith(start):
-            raise
-        raise ValueError(f"{name}={str(error).removeprefix(start)}") from None
 
 
 # The embedded lab
@@ -365,7 +350,9 @@ def tiny(
         raise ValueError(f"regime={regime!r}: only the bases 'early' and 'late' have regimes")
     if model is not None:
         instance_of("model", model, (str, os.PathLike), "'a/directory', or None for a shipped one")
-    whole_number("held_out", held_out, 0)
+    if pool is not None:
+        whole_number("pool", pool, 1, MOST_PROBLEMS)
+    whole_number("held_out", held_out, 0, MOST_PROBLEMS)
     whole_number("seed", seed, 0)
     whole_number("threads", threads, 1, 1024)
     one_of("share_prefixes", share_prefixes, (True, False))
@@ -375,14 +362,12 @@ def tiny(
     # It differs in the length of responses, and has the problems of the default.
     of_problems = "spread" if regime == "tight" else regime
     options = {} if base == "clean" else {"regime": of_problems, "base": base}
-    with _named("n", "pool"):
-        problems = make(pool, levels=levels, seed=seed, **options)
+    problems = make(pool, levels=levels, seed=seed, **options)
     evaluation: Any = None
     if held_out:
         # On all levels alike, whatever the training problems are, so that accuracies of different
         # regimes can be compared. A level named twice counts twice in training only.
-        with _named("n", "held_out"):
-            evaluation = make(held_out, levels=sorted(set(levels)), seed=seed, split="heldout")
+        evaluation = make(held_out, levels=sorted(set(levels)), seed=seed, split="heldout")
     # As they are used, and as JSON has them.
     config["learning_rate"] = learning_rate
     config["levels"] = list(levels)
@@ -450,7 +435,6 @@ def transformers(
         The fields of `TransformersConfig` and of `ModelConfig`.
     """
     # Options, packages and the GPU are checked now; the model is loaded by the first round.
-    _check_pools(problems, held_out)
     config = TransformersConfig(model, **options)
     device = config.device
     if config.lora:
@@ -473,19 +457,13 @@ def transformers(
         from workbench.policies.transformers import TransformersPolicy
 
         make = TransformersPolicy.from_pretrained
-        own: dict[str, Any] = {
-            "device": device,
-            "vllm": vllm,
-            "template": config.template,
-            "rows": config.rows,
-            "chunk": config.chunk,
-            "float32_head": config.float32_head,
-        }
+        options = config.options_of(make, "template", "rows", "chunk", "float32_head")
+        options |= {"device": device, "vllm": vllm}
         if server is not None:
             from workbench.policies.served import ServedEngine
 
-            own["engine"] = ServedEngine(server)
-        return make(model, **config.options_of(make) | own)
+            options["engine"] = ServedEngine(server)
+        return make(model, **options)
 
     # With an adapter, learning rate and weight decay are those of PODS, section 4.1. It has few
     # parameters, which start at zero, and takes larger steps.
@@ -528,7 +506,6 @@ def unsloth(
     The optimizer has a weight decay of 0.1 (PODS, section 4.1). Gradients are checkpointed as
     Unsloth does it. Log-probabilities are the trainer's, see `workbench.policies.unsloth`.
     """
-    _check_pools(problems, held_out)
     config = UnslothConfig(model, **options)
     device = checks.check_gpu(config.device, "labs.unsloth")
     # Every package is named in one error, before any of them is loaded.
@@ -546,8 +523,7 @@ def unsloth(
         from workbench.policies.unsloth import UnslothPolicy
 
         make = UnslothPolicy.from_pretrained
-        own = {"device": device, "template": config.template}
-        return make(model, **config.options_of(make) | own)
+        return make(model, **config.options_of(make, "template") | {"device": device})
 
     optimizer = {"weight_decay": 0.1, "betas": tuple(config.betas)}
     parts = {"optimizer": optimizer, "lacks": OF_OWN_LOOP}
@@ -703,10 +679,9 @@ def _on_model(
         make_policy=make_policy,
         **{**config.options_of(Lab), **parts},
     )
-    pools = [pool for pool in (problems, held_out) if pool is not None]
-    known = all(pool.config.get("family") in FAMILIES for pool in pools)
+    are_known = _is_known(problems) and (held_out is None or _is_known(held_out))
     # A subclass of `Math` may score otherwise, so only `Math` itself is known.
-    if not known or not (verifier is None or type(verifier) is Math):
+    if not are_known or not (verifier is None or type(verifier) is Math):
         return lab
     settings = {
         "lab": kind,
@@ -724,15 +699,9 @@ def _settings(value: Any) -> dict[str, Any]:
     return {name: setting for name, setting in describe(value).items() if name != "is"}
 
 
-def _check_pools(problems: Any, held_out: Any) -> None:
-    """ValueError unless these are what a lab trains on, and what it evaluates on."""
-    if not isinstance(problems, Pool | Stream):
-        raise ValueError(
-            f"problems={shown(problems)}: a Pool or a Stream is needed, such as "
-            "problems.arithmetic(1024), or problems.from_rows(rows) for rows of your own"
-        )
-    if held_out is not None:
-        instance_of("held_out", held_out, Pool, "problems.arithmetic(100, split='heldout')")
+def _is_known(problems: Pool | Stream) -> bool:
+    """Whether the config of problems says how to make them again."""
+    return problems.config.get("family") in FAMILIES
 
 
 def _check_texts(pool: Pool) -> None:

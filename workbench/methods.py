@@ -25,7 +25,7 @@ from workbench.rules import advantages, allocators, curricula, replay, selectors
 from workbench.rules.advantages import GroupNormalized
 from workbench.rules.allocators import Uniform
 from workbench.rules.rewards import Correct, Overlong
-from workbench.slots import NEEDS, PerProblem, Slot, needs_of
+from workbench.slots import NEEDS, PerProblem, Reward, Slot, needs_of
 from workbench.utils.bounds import pair
 from workbench.utils.descriptions import compose, describe, parameters
 from workbench.utils.html import card
@@ -44,7 +44,6 @@ LEARNING_SLOTS = {
     "advantage": ("__call__", "advantages.GroupNormalized()"),
 }
 Maker = TypeVar("Maker", bound=Callable)
-LARGEST_WHOLE = 2**53  # up to here every whole number is a float too
 
 
 @dataclass(frozen=True, repr=False)
@@ -234,8 +233,8 @@ class Method:
         """Set what `state_dict` returned; ValueError for the state of a method with other slots."""
         learning = self.learning()
         # A slot that is empty here and was filled there, such as replay, is a difference too.
-        if state.keys() != learning.keys():
-            other = sorted(state.keys() ^ learning.keys())
+        other = sorted(state.keys() ^ learning.keys())
+        if other:
             raise ValueError(f"state: saved by a method with other slots ({', '.join(other)})")
         for slot, value in learning.items():
             try:
@@ -254,7 +253,6 @@ class Method:
         """Raise ValueError when a slot needs what a trainer does not provide, see `slots.NEEDS`."""
         provides = set(provides)
         for slot, value in self.learning().items():
-            # One missing need is enough to refuse; the message names the first.
             missing = sorted(self._needs_of(slot) - provides)
             if missing:
                 raise ValueError(
@@ -269,15 +267,13 @@ def _measured(slot: str, name: str, number: Any) -> float:
     A column of a record has one type. Whole numbers and fractions share one, and truth values have
     another, so that they become numbers.
     """
-    is_whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
-    if is_whole and abs(number) <= LARGEST_WHOLE:
+    if isinstance(number, int | np.integer) and not isinstance(number, bool):
         return int(number)
     try:
         return float(number)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(
-            f"{slot}: its metric {name!r} is {shown(number)}; a number is needed"
-        ) from None
+    except (TypeError, ValueError):
+        text = f"{slot}: its metric {name!r} is {shown(number)}; a number is needed"
+        raise ValueError(text) from None
 
 
 # The registry
@@ -733,8 +729,7 @@ def _check_slot(slot: str, value: Any) -> None:
     if slot in ("replay", "course") and value is None:
         return
     action, example = LEARNING_SLOTS[slot]
-    # Without the base class the run would have to ask of every value what it can do. A class is no
-    # instance of it, so a forgotten pair of brackets is found here too.
+    # A class is no instance of `Slot`, so a forgotten pair of brackets is found here too.
     if not (isinstance(value, Slot) and callable(getattr(value, action, None))):
         raise ValueError(
             f"{slot}={shown(value)}: an object is needed whose class derives from "
@@ -776,13 +771,11 @@ def _check_reward(parts: Any) -> None:
         )
     for part in parts:
         # A class can be called as well, but that makes a part and no rewards.
-        called = callable(part) and not isinstance(part, type)
-        named = isinstance(getattr(part, "name", None), str)
-        if not (called and named and is_number(getattr(part, "weight", None))):
+        is_part = isinstance(part, Reward) and not isinstance(part, type)
+        if not (is_part and is_number(part.weight)):
             raise ValueError(
                 f"reward: {shown(part)} is no part like Correct(): an object that can be called, "
                 "with a name and a numeric weight, is needed"
             )
-    names = [part.name for part in parts]
-    if len(set(names)) < len(names):
+    if len({part.name for part in parts}) < len(parts):
         raise ValueError(f"reward={shown(parts)}: no two parts of the same name are allowed")

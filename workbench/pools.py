@@ -84,7 +84,6 @@ class Pool(Sequence):
         if not self.problems:
             raise ValueError("problems=[]: a pool needs at least one problem")
         self._ids = frozenset(problem.id for problem in self.problems)
-        self._order: tuple[tuple[int, int], np.ndarray] | None = None  # the last one of `order`
 
     @cached_property
     def digest(self) -> str:
@@ -139,27 +138,18 @@ class Pool(Sequence):
             raise PoolExhausted(f"n={n}: the pool has {size} problems{taken}")
         while True:
             epoch, start = divmod(cursor, size)
-            order = self.order(seed, epoch)
-            drawn = []
-            # Only as far as it takes, since a pool may be large.
-            for place in range(start, size):
-                problem = self.problems[order[place]]
-                if problem.id in exclude:
-                    continue
-                drawn.append(problem)
-                if len(drawn) == n:
-                    # Excluded problems before the cursor have had their turn in this epoch.
-                    return drawn, epoch * size + place + 1
+            ordered = [self.problems[place] for place in self.order(seed, epoch)[start:]]
+            left = [place for place, each in enumerate(ordered) if each.id not in exclude]
+            if len(left) >= n:
+                # Excluded problems before the cursor have had their turn in this epoch.
+                return [ordered[place] for place in left[:n]], cursor + left[n - 1] + 1
             cursor = (epoch + 1) * size
 
     def order(self, seed: int, epoch: int) -> np.ndarray:
         """The places (P,) of all problems in the order of an epoch."""
         # It follows from seed and epoch, so a pool keeps no position and a resumed run has nothing
-        # to restore but its cursor. The last one is kept because every round of an epoch needs it.
-        if self._order is None or self._order[0] != (seed, epoch):
-            places = generator(seed, "order", epoch).permutation(len(self.problems))
-            self._order = ((seed, epoch), places)
-        return self._order[1]
+        # to restore but its cursor.
+        return generator(seed, "order", epoch).permutation(len(self.problems))
 
     def epoch(self, cursor: int) -> int:
         """The epoch that a position lies in, from 0."""

@@ -377,16 +377,11 @@ class Rollouts:
         rank[order] = np.arange(len(order))
         return ids[order], rank[inverse]
 
-    def frame(self, text: bool = True) -> pd.DataFrame:
+    def frame(self) -> pd.DataFrame:
         """One row a rollout as a DataFrame: scalar columns and the response length, no tokens."""
         import pandas as pd
 
-        left_out = set() if text else {"text", "answer"}
-        data = {
-            name: value
-            for name, value in self.items()
-            if not isinstance(value, Ragged) and name not in left_out
-        }
+        data = {name: value for name, value in self.items() if not isinstance(value, Ragged)}
         return pd.DataFrame({**data, "length": self.lengths})
 
     @classmethod

@@ -59,13 +59,11 @@ NOT_RECORDED = ("prompt", "response", "old_logprobs", "token_entropy", "answer")
 class _Open:
     """A run that this process works on: what is in memory, and the record that it writes."""
 
-    lab: Lab
-    seed: int
-    evaluate_every: int
-    checkpoint_every: int
-    trackers: Trackers
     training: Training
     writer: Writer
+    trackers: Trackers
+    evaluate_every: int
+    checkpoint_every: int
     checkpointed: int = 0  # the round of the checkpoint on disk
 
     @property
@@ -73,9 +71,9 @@ class _Open:
         """Rounds completed."""
         return self.training.history.rounds
 
-    def restore(self, path: Path) -> None:
+    def restore(self) -> None:
         """Go back to the checkpoint, and drop the rounds that were recorded after it."""
-        training = self.training
+        training, path = self.training, self.writer.path
         checkpoint = self.writer.restore()
         # A run that was killed before its first checkpoint starts from the beginning. It has at
         # most `checkpoint_every` rounds; with more, the checkpoint has been lost.
@@ -88,10 +86,9 @@ class _Open:
             tensors, state = checkpoint
             try:
                 unpack(tensors, state, training.policy, training.optimizer, training.method)
-                training.old_weights.restore(tensors)
             except ValueError as error:
-                advice = "pass those that the run began with"
-                raise ValueError(f"{path}: {error}; {advice}") from error
+                raise ValueError(f"{path}: {error}; pass those that the run began with") from error
+            training.old_weights.restore(tensors)
             self.checkpointed = state["round"]
         self.writer.truncate(self.checkpointed)
         training.history = History(self.writer.rows)
@@ -135,18 +132,19 @@ class _Open:
 
     def evaluate(self, number: int) -> None:
         """Score the held-out problems and record it, where the lab has any and the run wants it."""
-        if self.lab.held_out is None or not self.evaluate_every:
+        lab = self.training.lab
+        if lab.held_out is None or not self.evaluate_every:
             return
         started = time.perf_counter()
         # The seed holds neither method nor lab, so runs of one seed are evaluated with the same
         # draws.
         frame = evaluate(
             self.training.policy,
-            self.lab.held_out,
-            self.lab.verifier,
-            self.lab.samples,
-            sampling=self.lab.sampling,
-            seed=derive(self.seed, "evaluate", number),
+            lab.held_out,
+            lab.verifier,
+            lab.samples,
+            sampling=lab.sampling,
+            seed=derive(self.training.seed, "evaluate", number),
         )
         # All problems are answered in common batches, so that each gets an even share of the time.
         seconds = (time.perf_counter() - started) / len(frame)
@@ -229,18 +227,14 @@ class Run:
         method.check_provided(NEEDS.keys() - lab.lacks, f"the lab {lab.name}")
         whole_number("seed", seed, 0)
         whole_number("problems_per_round", problems_per_round, 1, MOST_PROBLEMS)
-        whole_number("mini_batches", mini_batches, 1)
+        # At most one for each problem.
+        whole_number("mini_batches", mini_batches, 1, problems_per_round)
         whole_number("evaluate_every", evaluate_every, 0)
         whole_number("checkpoint_every", checkpoint_every, 1)
-        if mini_batches > problems_per_round:
-            raise ValueError(
-                f"mini_batches={mini_batches}: at most one for each of the {problems_per_round} "
-                "problems a round"
-            )
         if learning_rate is not None:
             positive_number("learning_rate", learning_rate, high=LARGEST_LEARNING_RATE)
-        if out is not None and not isinstance(out, str | os.PathLike):
-            raise ValueError(f"out={out!r}: the path of a directory is needed, or None")
+        if out is not None:
+            instance_of("out", out, (str, os.PathLike), "'runs/mine', or None")
         # Tried out here, since the first round comes only after the model has been loaded.
         lab.check_round(problems_per_round, seed)
         lab.check_optimizer()
@@ -281,13 +275,9 @@ class Run:
         """
         manifest = Record(path).manifest
         refuse_other_files(Path(path))
-        arguments = manifest["arguments"]
-        unknown = sorted(arguments.keys() - set(ARGUMENTS))
-        if unknown:
-            raise ValueError(
-                f"{path}: its arguments {', '.join(unknown)} are unknown to this version of "
-                "workbench"
-            )
+        # Any others are found when the run is compared with its manifest.
+        recorded = manifest["arguments"]
+        arguments = {name: recorded[name] for name in ARGUMENTS if name in recorded}
         if lab is None:
             lab = made_again(config.recorded_lab, manifest, "lab", path)
             if manifest.get("data") != lab.digests():
@@ -362,8 +352,7 @@ class Run:
         # This function is no generator itself, so that a wrong argument is refused at the call and
         # not at the first step of the loop.
         whole_number("n", n, 0)
-        earlier = self._loop() if self._loop is not None else None
-        if earlier is not None:
+        if self._loop is not None and (earlier := self._loop()) is not None:
             # It holds the record's lock until it is closed, which otherwise happens only when the
             # caller's last name for it goes.
             earlier.close()
@@ -425,7 +414,7 @@ class Run:
         self._work = _begin(self)
         # The evaluation before the first round is logged by what comes next.
         self.trackers.start(self.record.manifest)
-        self._work.restore(self.path)
+        self._work.restore()
         return self._work
 
     # What the run is
@@ -447,18 +436,17 @@ class Run:
             # A manifest that could not be read again is refused before any model is loaded.
             manifest_text({"format": FORMAT, **self.configuration()})
             return
-        manifest = Record(self.path).manifest
-        self.check_recorded(manifest, self.path)
+        self.check_recorded(self.record.manifest, self.path)
 
     def check_recorded(self, manifest: dict[str, Any], path: Path) -> None:
         """Raise ValueError unless the manifest of the record at `path` is that of this run."""
         asked_for = self.configuration()
         recorded = {name: manifest.get(name) for name in asked_for}
-        different = differences(asked_for, recorded)
+        different = "; ".join(differences(asked_for, recorded)[:3])
         if different:
             raise ValueError(
-                f"out={str(path)!r} holds another run (asked for, recorded): "
-                f"{'; '.join(different[:3])}; name another directory"
+                f"out={str(path)!r} holds another run (asked for, recorded): {different}; name "
+                "another directory"
             )
 
 
@@ -479,15 +467,10 @@ def _begin(run: Run) -> _Open:
     # Where the directory holds a record already, that one is opened, and the manifest above is
     # not written. The two tell what has changed on this machine, such as versions of packages.
     writer = Writer(run.path, manifest, run.lock)
-    changed = changes(manifest, run.record.manifest)
+    changed = "; ".join(changes(manifest, run.record.manifest)[:3])
     if changed:
-        warnings.warn(
-            f"{run.path}: goes on under other conditions (now, then): "
-            f"{'; '.join(changed[:3])}; its rounds may differ from those of an uninterrupted "
-            "run",
-            RecordWarning,
-            stacklevel=4,
-        )
+        text = f"{run.path}: goes on under other conditions (now, then): {changed}"
+        warnings.warn(text, RecordWarning, stacklevel=4)
     training = Training(
         lab=run.lab,
         seed=run.seed,
@@ -502,15 +485,7 @@ def _begin(run: Run) -> _Open:
         history=History(writer.rows),
         old_weights=OldWeights(policy, run.lab.stress.lag),
     )
-    return _Open(
-        run.lab,
-        run.seed,
-        run.evaluate_every,
-        run.checkpoint_every,
-        run.trackers,
-        training,
-        writer,
-    )
+    return _Open(training, writer, run.trackers, run.evaluate_every, run.checkpoint_every)
 
 
 def _close(loop: weakref.ref[Generator]) -> None:

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -406,6 +406,7 @@ class Advantage(Protocol):
         """
 
 
+@runtime_checkable
 class Reward(Protocol):
     """One part of what a rollout earns.
 

@@ -294,11 +294,8 @@ class TrainingRound:
         if self.lab.stress.errs:
             row |= misjudgements(rollouts, self.number)
         measured = self.method.metrics()
-        there = sorted(measured.keys() & row.keys())
-        if there:
-            raise ValueError(
-                f"metrics: the record has a column {there[0]!r} already; choose another name"
-            )
+        for name in measured.keys() & row.keys():
+            raise ValueError(f"metrics: the record has a column {name!r} already")
         row |= measured
         # One text with a line for each warning: the loop shows it, and the record keeps it.
         row["warnings"] = "\n".join(self.training.history.symptoms(row))
@@ -310,9 +307,8 @@ class TrainingRound:
             row["seconds"] += self.rescoring.seconds
             row["seconds_rescore"] = self.rescoring.seconds
         # Times of two equal runs do not agree in three digits. More would only fill the records.
-        for name in row:
-            if name.startswith("seconds"):
-                row[name] = to_digits(row[name], 3)
+        for name in [name for name in row if name.startswith("seconds")]:
+            row[name] = to_digits(row[name], 3)
         return row
 
 

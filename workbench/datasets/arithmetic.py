@@ -130,7 +130,8 @@ def _distinct_chains(n: int, levels: Sequence[int], seed: int, split: str) -> It
         open_levels = [level for level in levels if level in generators]
         if not open_levels:
             raise ValueError(
-                f"n={n}: levels {tuple(levels)} have only {len(found)} distinct {split} problems"
+                f"levels={tuple(levels)}: of the {n} {split} problems asked for they have "
+                f"{len(found)}"
             )
         missing = n - len(found)
         # As equal as they go: the first levels take what is left over.

@@ -233,8 +233,8 @@ def _distinct(
                 turn += 1  # this level may have none left of this class
             if misses > MOST_MISSES:
                 raise ValueError(
-                    f"n={n}: levels {tuple(levels)} have only {len(found)} different {split} "
-                    f"problems in the shares of regime={regime!r}"
+                    f"levels={tuple(levels)}: of the {n} {split} problems asked for they have "
+                    f"{len(found)} in the shares of regime={regime!r}"
                 )
     return tuple(found.values())
 

@@ -71,12 +71,13 @@ class ModelConfig:
         checks.check_model(self.model)
         checks.check_template(self.template)
 
-    def options_of(self, function: Callable[..., Any]) -> dict[str, Any]:
-        """The fields, but for the model, that are arguments of a function or class too."""
-        names = inspect.signature(function).parameters
-        return {
-            name: value for name, value in vars(self).items() if name in names and name != "model"
-        }
+    def options_of(self, function: Callable[..., Any], *further: str) -> dict[str, Any]:
+        """The fields, but for the model, that are arguments of a function or class too.
+
+        And those whose names are `further`.
+        """
+        names = {*inspect.signature(function).parameters, *further} - {"model"}
+        return {name: value for name, value in vars(self).items() if name in names}
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,12 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write(path: Path, content: bytes) -> None:
+    """Write a file, complete or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
 def make_directory(path: Path) -> None:
     """Make a directory and those above it, and bring their names to the disk."""
     if path.is_dir():
@@ -120,12 +126,8 @@ def check_ordinary(path: Path) -> None:
     for ever, and a link could lead anywhere.
     """
     status = os.lstat(path)
-    if stat.S_ISLNK(status.st_mode):
-        raise OSError("it is a symbolic link")
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError("it is not an ordinary file")
-    if status.st_nlink > 1:
-        raise OSError("it has a second name elsewhere (a hard link)")
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        raise OSError("it is a link or has a second name, or is no file at all")
 
 
 def read_ordinary(path: Path, digest: str | None = None) -> bytes:

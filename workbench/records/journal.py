@@ -146,12 +146,11 @@ class Journal:
         self._size = self._end
 
 
-def begin(path: Path, manifest_digest: str) -> Journal:
+def begin(path: Path, manifest_digest: str) -> None:
     """Write a new journal, which holds the digest of the manifest."""
     with replacing(path) as temporary:
         temporary.touch()
         Journal(temporary).append({"manifest": manifest_digest})
-    return Journal(path)
 
 
 def _sum(body: bytes, before: str) -> str:

@@ -29,10 +29,9 @@ from filelock import FileLock, Timeout
 
 from workbench.records import files
 from workbench.records.files import RecordError, RecordWarning, read_ordinary
-from workbench.utils.validation import cause_of
+from workbench.utils.validation import cause_of, shown
 
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
-LONGEST_ENTRY = 100  # characters of what the file says of its holder that a message shows
 
 
 class RecordLock:
@@ -150,9 +149,7 @@ class RecordLock:
         """Who holds the lock, as far as the file says it."""
         holder = _content(self.path)
         # Anybody may have written the file, so its entries are shown without control characters.
-        pid, host, since = (
-            ascii(holder.get(name))[:LONGEST_ENTRY].strip("'") for name in ("pid", "host", "since")
-        )
+        pid, host, since = (shown(holder.get(name)).strip("'") for name in ("pid", "host", "since"))
         hint = ""
         if (pid, host) == (str(os.getpid()), platform.node()):
             hint = (

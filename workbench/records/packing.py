@@ -7,16 +7,15 @@ loses its power, loses nothing, and the next one completes it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from workbench.records import files
-from workbench.records.files import RecordError, digest_of, replacing, sync
+from workbench.records.files import RecordError, digest_of, sync
 from workbench.records.journal import Directory
 from workbench.records.locks import RecordLock, rounds_wanted
 from workbench.records.shelf import (
@@ -28,10 +27,8 @@ from workbench.records.shelf import (
     record_paths,
     shelf_at,
 )
-from workbench.records.tables import NEEDED_COLUMNS, joined, reading
+from workbench.records.tables import NEEDED_COLUMNS, content_of, joined, reading
 from workbench.utils.validation import cause_of
-
-ROWS_OF_A_GROUP = 2**16  # one run is read without most of the others
 
 
 class Content(NamedTuple):
@@ -131,20 +128,19 @@ def _read(path: Path, columns: Sequence[str] | None, evals: Sequence[str] | None
     manifest = source.manifest
     if evals is not None:
         kept = {*NEEDED_COLUMNS["evals"], *evals}
-        tables["evals"] = tables["evals"].select(_those(tables["evals"].column_names, kept))
+        tables["evals"] = _only(tables["evals"], kept)
     if columns is not None:
         # What an earlier packing left out stays out.
-        before = manifest.get("thinned") or {"columns": None, "rounds": None}
-        there = columns if before["columns"] is None else before["columns"]
-        manifest = {**manifest, "thinned": {**before, "columns": _those(columns, there)}}
-        rollouts = rollouts.select(_those(rollouts.column_names, [*columns, "part"]))
-        if not columns:
-            rollouts = pa.table({})
+        mark = manifest.get("thinned", {"rounds": None})
+        before = mark.get("columns")
+        kept = [name for name in columns if before is None or name in before]
+        manifest = {**manifest, "thinned": {**mark, "columns": kept}}
+        rollouts = _only(rollouts, {*columns, "part"}) if columns else pa.table({})
     return Content(manifest, {**tables, "rollouts": rollouts})
 
 
-def _those(names: Sequence[str], kept: Any) -> list[str]:
-    return [name for name in names if name in kept]
+def _only(table: pa.Table, kept: Collection[str]) -> pa.Table:
+    return table.select([name for name in table.column_names if name in kept])
 
 
 def _source(path: Path) -> Directory | Packed:
@@ -186,7 +182,10 @@ def _write(root: Path, runs: Mapping[str, Content]) -> None:
         with reading(root):
             table = joined(parts)
         if parts:
-            tables[kind] = _write_table(root, kind, table)
+            table_content = content_of(table.replace_schema_metadata(), level=19)
+            digest = digest_of(table_content)
+            tables[kind] = {"file": f"{kind}-{digest[:16]}.parquet", "sha256": digest}
+            files.write(root / tables[kind]["file"], table_content)
     content = index_content(tables, {name: run.manifest for name, run in runs.items()})
     shelf = Shelf(root, content)
     for name, run in runs.items():
@@ -194,27 +193,7 @@ def _write(root: Path, runs: Mapping[str, Content]) -> None:
             if not _are_equal(run.tables[kind], shelf.table(kind, name)):
                 raise RecordError(f"{root / name}: its {kind} do not read back as they were")
     # Last: until then the old shelf stands, and the new tables are names that nobody reads.
-    with replacing(root / files.SHELF) as temporary:
-        temporary.write_bytes(content)
-
-
-def _write_table(root: Path, kind: str, table: pa.Table) -> dict[str, str]:
-    """Write the table of one kind; returns the name of its file and its digest."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(
-        table.replace_schema_metadata(),
-        sink,
-        row_group_size=ROWS_OF_A_GROUP,
-        compression="zstd",
-        compression_level=19,
-        write_page_checksum=True,
-    )
-    content = sink.getvalue().to_pybytes()
-    digest = digest_of(content)
-    file = f"{kind}-{digest[:16]}.parquet"
-    with replacing(root / file) as temporary:
-        temporary.write_bytes(content)
-    return {"file": file, "sha256": digest}
+    files.write(root / files.SHELF, content)
 
 
 def _are_equal(a: pa.Table, b: pa.Table) -> bool:

@@ -85,44 +85,25 @@ class Shelf:
 
 
 class Table:
-    """A parquet file with the rows of several runs, those of a run one after the other."""
+    """A parquet file with the rows of several runs, of which a column `run` tells."""
 
     def __init__(self, path: Path, stamp: Any, digest: str) -> None:
         self.stamp = stamp
-        content = read_ordinary(path, digest)
-        self._file = pq.ParquetFile(pa.BufferReader(content))
-        # Run -> where its rows are: number of the row group, first row in it, and the row behind.
-        self._places: dict[str, list[tuple[int, int, int]]] = {}
-        for number in range(self._file.num_row_groups):
-            runs = self._file.read_row_group(number, ["run"])["run"].combine_chunks()
-            encoded = pc.run_end_encode(runs)
-            first = 0
-            for name, end in zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist()):
-                self._places.setdefault(name, []).append((number, first, end))
-                first = end
-        # A row group has the rows of several runs, so the one that was read last is kept.
-        self._latest: tuple[Any, pa.Table] = (None, pa.table({}))
+        self._file = pq.ParquetFile(pa.BufferReader(read_ordinary(path, digest)))
+        # The rows of all runs, in the columns that were asked for last; none yet.
+        self._rows = pa.table({})
+        self._columns: Any = False
 
     def rows_of(self, name: str, columns: Sequence[str] | None) -> pa.Table:
         """The rows of a run, without the columns that it does not have."""
-        parts = [
-            self._row_group(number, columns).slice(first, end - first)
-            for number, first, end in self._places.get(name, ())
-        ]
-        if not parts:
-            return pa.table({})
-        rows = pa.concat_tables(parts)
+        if self._columns != columns:
+            self._rows = self._file.read(None if columns is None else [*columns, "run"])
+            self._columns = columns
+        rows = self._rows.filter(pc.field("run") == name).drop_columns("run")
         # A column that only other runs have is empty in the rows of this one.
         return rows.select(
             [each for each in rows.column_names if rows[each].null_count < len(rows)]
         )
-
-    def _row_group(self, number: int, columns: Sequence[str] | None) -> pa.Table:
-        if self._latest[0] != (number, columns):
-            there = [each for each in self._file.schema_arrow.names if each != "run"]
-            wanted = there if columns is None else [each for each in there if each in columns]
-            self._latest = (number, columns), self._file.read_row_group(number, wanted)
-        return self._latest[1]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from workbench.records.files import MissingPart, RecordError, digest_of, read_ordinary, replacing
+from workbench.records.files import MissingPart, RecordError, read_ordinary
+from workbench.rollouts import Ragged
 from workbench.utils.validation import cause_of
 
 # The types of Arrow of the columns that reading a record relies on, in whichever table they are. A
@@ -32,11 +33,12 @@ NEEDED_COLUMNS = {
 }
 
 
-def write_table(path: Path, table: pa.Table) -> str:
-    """Write a table, complete or not at all; returns the digest of the file."""
-    with replacing(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
-        return digest_of(temporary.read_bytes())
+def content_of(table: pa.Table, level: int | None = None) -> bytes:
+    """The content of a parquet file with a table, compressed at a level of zstd."""
+    sink = pa.BufferOutputStream()
+    options = {"compression": "zstd", "compression_level": level, "write_page_checksum": True}
+    pq.write_table(table, sink, **options)
+    return sink.getvalue().to_pybytes()
 
 
 def read_part(path: Path, number: int, digest: str, columns: Sequence[str] | None) -> pa.Table:
@@ -93,7 +95,9 @@ def checked(table: pa.Table, kind: str) -> pa.Table:
 
 
 def column(values: object) -> pa.Array:
-    """Values (R,) or (R, K) as a column of a table."""
+    """Values (R,) or (R, K), or rows of different lengths, as a column of a table."""
+    if isinstance(values, Ragged):
+        return pa.array([values[i].tolist() for i in range(len(values))])
     values = np.asarray(values)
     # Arrow takes numbers as they are; texts and rows of several numbers go through lists.
     if values.ndim > 1 or values.dtype.kind in "UO":

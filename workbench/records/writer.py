@@ -23,8 +23,7 @@ from workbench.records.locks import RecordLock
 from workbench.records.manifest import manifest_text
 from workbench.records.record import Record
 from workbench.records.shelf import find_packed
-from workbench.records.tables import column, write_table
-from workbench.rollouts import Ragged
+from workbench.records.tables import column, content_of
 from workbench.utils.validation import cause_of, shown
 
 if TYPE_CHECKING:
@@ -54,6 +53,13 @@ def refuse_other_files(path: Path) -> None:
         reason = "the directory holds files that are no record"
     if reason:
         raise ValueError(f"out={str(path)!r}: {reason}; name an empty or new directory")
+
+
+def _write_rollouts(path: Path, rollouts: Mapping[str, Any] | Rollouts) -> str:
+    """Write columns of rollouts; returns the digest of the file."""
+    content = content_of(pa.table({name: column(values) for name, values in rollouts.items()}))
+    files.write(path, content)
+    return files.digest_of(content)
 
 
 class Writer:
@@ -107,9 +113,8 @@ class Writer:
         """
         number = row["round"]
         with self._writing(f"round {number}"):
-            part = pa.table({name: column(values) for name, values in rollouts.items()})
             # The rollouts first: a round counts as complete once the journal lists it.
-            digest = write_table(files.rollout_part(self.path, number), part)
+            digest = _write_rollouts(files.rollout_part(self.path, number), rollouts)
             self._journal.append({"row": dict(row), "rollouts": digest})
 
     def evaluation(self, frame: pd.DataFrame) -> None:
@@ -134,23 +139,16 @@ class Writer:
         with self._writing(f"the record as of round {last}"):
             # The journal first: a round that it lists has its rollouts at every moment.
             self._keep(kept)
-            surplus = [file for n, file in files.rollout_parts(self.path).items() if n > last]
-            for file in surplus:
-                file.unlink()
-            if surplus:
-                sync(self.path / files.ROLLOUTS)
+            for number, file in files.rollout_parts(self.path).items():
+                if number > last:
+                    file.unlink()
+            sync(self.path / files.ROLLOUTS)
 
     def save_failure(self, number: int, rollouts: Rollouts) -> Path:
         """Keep the rollouts that stopped a round, tokens included; returns the file's path."""
         target = files.failure_part(self.path, number)
-        columns = {}
-        for name, values in rollouts.items():
-            if isinstance(values, Ragged):
-                columns[name] = pa.array([values[i].tolist() for i in range(len(values))])
-            else:
-                columns[name] = column(values)
         with self._writing("the failed rollouts"):
-            write_table(target, pa.table(columns))
+            _write_rollouts(target, rollouts)
         return target
 
     # The checkpoint
@@ -206,13 +204,12 @@ class Writer:
 
     def _create(self, manifest: Mapping[str, Any]) -> None:
         refuse_other_files(self.path)
-        text = manifest_text(manifest)
+        content = manifest_text(manifest).encode()
         with self._writing("the manifest"):
             files.make_directory(self.path)
-            with replacing(self.path / files.MANIFEST) as temporary:
-                temporary.write_text(text, encoding="utf-8")
-                # The manifest comes last: where there is one, there is a journal.
-                begin(self.path / files.JOURNAL, files.digest_of(text.encode()))
+            # The manifest comes last: where there is one, there is a journal.
+            begin(self.path / files.JOURNAL, files.digest_of(content))
+            files.write(self.path / files.MANIFEST, content)
 
     def _open(self) -> Journal:
         # Nothing is written or deleted before the links are refused and the record is known to be

@@ -141,7 +141,7 @@ def total(rollouts: Rollouts, parts: Sequence[Reward], sampling: Sampling) -> Ro
     for part in parts:
         who = f"reward: part {part.name!r}"
         returned = part(rollouts, sampling)
-        values[part.name] = checked_numbers(who, "rewards", returned, len(rollouts), finite=False)
+        values[part.name] = checked_numbers(who, "rewards", returned, len(rollouts), None)
     # A single part is the whole reward up to its weight and gets no column of its own.
     columns = {f"reward_{name}": value for name, value in values.items()} if len(parts) > 1 else {}
     reward = sum(part.weight * values[part.name] for part in parts)
