@@ -23,8 +23,6 @@ from workbench.trials.fingerprints import Pickle, fingerprint, pickle_object
 from workbench.utils.labels import check_label
 from workbench.utils.validation import did_you_mean, shown
 
-EXAMPLES = "a Method, the name of one, 'module:function', or a slot value such as MySelector()"
-
 
 @dataclass(frozen=True)
 class Arm:
@@ -120,8 +118,15 @@ def as_method(value: Any, base: Method | None = None) -> Method:
         base = base or config.method("grpo")
         return base.but(name=type(value).__name__, **{slot: value})
     if isinstance(value, type | types.FunctionType | partial):
-        return as_method(_call(value), base)
-    raise ValueError(f"arm {shown(value)}: {EXAMPLES} is needed")
+        try:
+            inspect.signature(value).bind()
+        except TypeError as error:
+            raise ValueError(f"arm {shown(value)}: {error}; give what it makes") from None
+        return as_method(value(), base)
+    raise ValueError(
+        f"arm {shown(value)}: a Method, the name of one, 'module:function', or a slot value such "
+        "as MySelector() is needed"
+    )
 
 
 def label_of(value: Any, method: Method) -> str:
@@ -142,8 +147,6 @@ def import_name(name: str) -> Any:
         "module:function", found as Python finds modules: installed, or in the working directory.
     """
     module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
-        raise ValueError(f"{name!r}: module:function is needed, such as my_methods:mine")
     # The script `workbench` begins its search at its own directory, `python -m` at this one.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -158,19 +161,6 @@ def import_name(name: str) -> Any:
         nearest = did_you_mean(attribute, found)
         raise ValueError(f"{name!r}: {module_name} has no {attribute}{nearest}")
     return found[attribute]
-
-
-def _call(maker: Any) -> Any:
-    """What a class or function makes without arguments."""
-    name = getattr(maker, "__name__", repr(maker))
-    try:
-        inspect.signature(maker).bind()
-    except TypeError as error:
-        raise ValueError(f"arm {name}: {error}; give what it makes, as in {name}(...)") from None
-    made = maker()
-    if not isinstance(made, Method | Slot):
-        raise ValueError(f"arm {name}: it makes {shown(made)}; {EXAMPLES} is needed")
-    return made
 
 
 def _slot_of(value: Slot) -> str:
