@@ -209,13 +209,7 @@ def readings(
 
 
 def verdict(
-    ratio: float,
-    low: float,
-    high: float,
-    p: float,
-    *,
-    level: float = ALPHA,
-    band: float = BAND,
+    ratio: float, low: float, high: float, p: float, *, level: float = ALPHA, band: float = BAND
 ) -> str:
     """The one rule by which every table, figure and sentence calls an arm.
 

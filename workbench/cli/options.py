@@ -30,6 +30,5 @@ Ray = Annotated[
     Option(metavar="ADDRESS", help="A Ray cluster: auto, its address, or local to start one here."),
 ]
 Figure = Annotated[
-    str | None,
-    Option("--out", metavar="FIGURE", help="Write a figure, as .svg, .png or .pdf."),
+    str | None, Option("--out", metavar="FIGURE", help="Write a figure, as .svg, .png or .pdf.")
 ]

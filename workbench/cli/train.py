@@ -183,8 +183,7 @@ def sweep(
     ray: Ray = None,
     gpus: Annotated[float, Option(help="GPUs that each run takes on Ray.")] = 0.0,
     records: Annotated[
-        str | None,
-        Option(metavar="DIRECTORY", help="Default: the folder of the grid or of --out."),
+        str | None, Option(metavar="DIRECTORY", help="Default: the folder of the grid or of --out.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -203,13 +202,7 @@ def sweep(
 
     # With --json the lines about progress go to stderr, so that stdout holds the table alone.
     frame = make_runs(
-        grid,
-        out=out,
-        jobs=jobs,
-        ray=ray,
-        gpus=gpus,
-        records=records,
-        report=partial(say, err=json),
+        grid, out=out, jobs=jobs, ray=ray, gpus=gpus, records=records, report=partial(say, err=json)
     )
     if json:
         say(frame.to_json(orient="records", indent=2))

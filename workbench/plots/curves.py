@@ -399,20 +399,19 @@ def curve(record: Record, x: Any, y: str, smooth: int = 1) -> tuple[np.ndarray, 
     x, y, smooth
         As in `learning_curve`.
     """
+    places = spent(record, x)
     if is_held_out(y):
         values = scores(record, y)
-        places = spent(record, x)
         # Spending is known by round, of which only the evaluated ones have a score.
         return places.loc[values.index].to_numpy(), values.to_numpy()
     rounds = record.rounds
     if rounds.empty:
         raise ValueError(f"{record.path}: it has no round yet")
     # Columns of text, such as warnings, cannot be drawn.
-    known = [name for name in rounds if rounds[name].dtype.kind in "iufb"]
-    one_of("y", y, [*known, "accuracy", "greedy", "pass@k"])
+    one_of("y", y, [*rounds.select_dtypes(("number", "bool")), "accuracy", "greedy", "pass@k"])
+    smoothed = rounds[y].rolling(smooth, min_periods=1).mean()
     # Without round 0, which has no row in the rounds table.
-    places = spent(record, x).to_numpy()[1:]
-    return places, rounds[y].rolling(smooth, min_periods=1).mean().to_numpy(dtype=float)
+    return places.to_numpy()[1:], smoothed.to_numpy(dtype=float)
 
 
 def redraw(draw: Callable[[Figure], Any], figure: Any, handle: Any) -> tuple[Any, Any]:

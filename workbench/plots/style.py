@@ -18,6 +18,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
@@ -142,14 +143,10 @@ def looks(labels: Iterable[str], taken: Iterable[str] = ()) -> dict[str, Look]:
     # Labels that are no method must not look like one that is in the same figure. Where all
     # colours are taken, some have to be used twice.
     not_free = {*own.values(), *used}
-    free = [colour for colour in PALETTE if colour not in not_free] or list(PALETTE)
+    free = cycle([colour for colour in PALETTE if colour not in not_free] or PALETTE)
     by_label = {}
-    others = 0
     for label in labels:
-        colour = own[label]
-        if colour is None:
-            colour = free[others % len(free)]
-            others += 1
+        colour = own[label] or next(free)
         # How often the colour has been used so far decides the dashes and the marker.
         turn = used[colour]
         used[colour] += 1
@@ -355,11 +352,10 @@ def save(figures: Mapping[str, Any], folder: Any) -> None:
         Made when missing.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
-    with style():
-        for name, drawn in figures.items():
-            # A Figure, or the Axes that most functions return.
-            figure = drawn if isinstance(drawn, Figure) else drawn.figure
-            (Path(folder) / f"{name}.svg").write_text(svg(figure))
+    for name, drawn in figures.items():
+        # A Figure, or the Axes that most functions return.
+        figure = drawn if isinstance(drawn, Figure) else drawn.figure
+        (Path(folder) / f"{name}.svg").write_text(svg(figure))
 
 
 def svg(figure: Figure) -> str:

@@ -29,11 +29,7 @@ from workbench.plots.style import (
 
 
 def differences(
-    table: pd.DataFrame,
-    *,
-    baseline: str | None = None,
-    label: str = "difference",
-    **frame: Any,
+    table: pd.DataFrame, *, baseline: str | None = None, label: str = "difference", **frame: Any
 ) -> Axes:
     """Paired differences to a baseline with their intervals.
 

@@ -152,11 +152,7 @@ def _write(
         raise
     # The first cell says what the notebook is for; the page has its title in that place.
     done.cells.pop(0)
-    exporter = HTMLExporter(
-        template_name="basic",
-        exclude_input=True,
-        exclude_output_prompt=True,
-    )
+    exporter = HTMLExporter(template_name="basic", exclude_input=True, exclude_output_prompt=True)
     body, _ = exporter.from_notebook_node(done)
     sections = re.findall(r'<h2 id="([^"]*)">([^<]*)', body)
     template = string.Template((TEMPLATES / "page.html").read_text(encoding="utf-8"))
