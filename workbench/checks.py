@@ -38,24 +38,21 @@ def checked_problems(
     return problems
 
 
-def checked_plan(course: Any, plan: Any, problem: np.ndarray, limit: int) -> Plan:
-    """A course's plan for rollouts of the problems (R,), in responses of `limit` tokens at most."""
+def checked_plan(course: Any, plan: Any, rollouts: int, limit: int) -> Plan:
+    """A course's plan for so many rollouts, in responses of `limit` tokens at most."""
     who = f"course: {shown(course)}"
     plan = _returned(f"{who}.plan", Plan() if plan is None else plan, Plan)
     if plan.stop is not None and not callable(plan.stop):
         raise ValueError(f"{who}: stop={shown(plan.stop)}; a function is needed, or None")
-    nothing = Ragged.of([[]] * len(problem), np.int32)
+    nothing = Ragged.of([[]] * rollouts, np.int32)
     prefixes = nothing if plan.prefixes is None else plan.prefixes
     lengths = prefixes.lengths
-    if len(lengths) != len(problem):
-        raise ValueError(f"{who}: {len(lengths)} prefixes came for {len(problem)} rollouts")
-    too_long = np.flatnonzero(lengths >= limit)
-    if len(too_long):
-        row = too_long[0]
+    if len(lengths) != rollouts:
+        raise ValueError(f"{who}: {len(lengths)} prefixes came for {rollouts} rollouts")
+    if (lengths >= limit).any():
         raise ValueError(
-            f"{who}: a rollout of problem {str(problem[row])!r} would start with {lengths[row]} "
-            f"tokens, and a response has {limit} at most (max_new_tokens); a prefix must leave "
-            "room for one more"
+            f"{who}: a rollout would start with {lengths.max()} tokens, and a response has {limit} "
+            "at most (max_new_tokens)"
         )
     for name in ("logprobs", "entropies"):
         values = getattr(plan, name)

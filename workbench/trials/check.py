@@ -257,7 +257,7 @@ def _plan(value: Any, table: Rollouts, context: Context) -> Plan:
     problems = [problem for problem in POOL if problem.id in set(table.problem)]
     counts = np.full(len(problems), ROLLOUTS)
     plan = value.plan(problems, counts, np.zeros_like(counts), context)
-    return checked_plan(value, plan, table.problem, LIMIT)
+    return checked_plan(value, plan, len(table), LIMIT)
 
 
 def _allocated(value: Any, number: int) -> tuple[list[Any], Rollouts]:
