@@ -1088,3 +1088,13 @@ def test_a_method_whose_name_cannot_be_shown_is_refused_before_a_model_is_loaded
         with pytest.raises(ValueError, match=r"cannot be shown|one line"):
             wb.Run(lab, wb.methods.grpo().but(name=name), out=tmp_path, **SMALL)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_written_at_the_start_is_named(tmp_path):
+    (tmp_path / "new/journal.jsonl.writing").mkdir(parents=True)
+    with pytest.raises(RecordError, match="cannot write the manifest"):
+        Writer(tmp_path / "new", MANIFEST)
+    path = write(tmp_path / "run")
+    (path / "rollouts/000009.parquet.writing").mkdir()
+    with pytest.raises(RecordError, match="cannot write the record"):
+        Writer(path, MANIFEST)

@@ -212,8 +212,7 @@ class TrainingRound:
         if course is None:
             return None
         plan = course.plan(problems, counts, before, self.context)
-        ids = np.repeat([problem.id for problem in problems], counts)
-        return checked_plan(course, plan, ids, self.lab.sampling.max_new_tokens)
+        return checked_plan(course, plan, int(counts.sum()), self.lab.sampling.max_new_tokens)
 
     def _generate(
         self,

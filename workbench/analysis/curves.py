@@ -28,7 +28,7 @@ import pandas as pd
 from workbench.analysis.metrics import pass_at_k
 from workbench.analysis.runs import arms
 from workbench.records import Record
-from workbench.utils.validation import one_of, shown
+from workbench.utils.validation import brief, one_of
 
 # What spending is counted in: a column of the rounds, or their number, and its name in a sentence.
 UNITS = {
@@ -164,10 +164,10 @@ def scores(record: Record, y: str = "accuracy", levels: Sequence[int] | None = N
     evals = evaluations(record)
     if levels is not None:
         if "level" not in evals:
-            raise ValueError(f"levels={shown(levels)}: {record.path} was packed without levels")
+            raise ValueError(f"levels={brief(levels)}: {record.path} was packed without levels")
         evals = evals[evals["level"].isin(list(levels))]
         if evals.empty:
-            raise ValueError(f"levels={shown(levels)}: {record.path} has no such held-out problem")
+            raise ValueError(f"levels={brief(levels)}: {record.path} has no such held-out problem")
     by_round = evals.groupby("round")
     if y == "accuracy":
         # Every problem counts the same, however many samples it has.
@@ -321,7 +321,7 @@ def _on_one_grid(curves: dict[str, dict[int, Curve]]) -> dict[str, dict[int, Cur
             kept[label][seed] = replace(curve, rounds=curve.rounds[keep], scores=curve.scores[keep])
     if left_out:
         warnings.warn(
-            f"the arms were evaluated after different rounds; left out: {shown(left_out)}",
+            f"the arms were evaluated after different rounds; left out: {brief(left_out)}",
             GridWarning,
             # The line that called `read`.
             stacklevel=3,

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize, stats
 
-from workbench.utils.validation import number, one_of, positive_number, shown, whole_number
+from workbench.utils.validation import brief, number, one_of, positive_number, whole_number
 
 LEVEL = 0.95
 SCALES = ("linear", "ratio", "percent")
@@ -258,7 +258,7 @@ class Measurement:
         ratios = 1 + values / 100 if self.scale == "percent" else values
         if not (ratios > 0).all():
             raise ValueError(
-                f"values: {shown(values[~(ratios > 0)][0])} on the scale {self.scale!r}; ratios "
+                f"values: {brief(values[~(ratios > 0)][0])} on the scale {self.scale!r}; ratios "
                 "must be above 0 and changes above -100 %"
             )
         return np.log(ratios)

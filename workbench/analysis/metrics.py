@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.utils.validation import shown, whole_number
+from workbench.utils.validation import brief, whole_number
 
 
 def pass_at_k(correct: Any, n: int, k: int) -> float:
@@ -42,7 +42,7 @@ def pass_at_k(correct: Any, n: int, k: int) -> float:
     whole_number("k", k, 1, n)
     counts = finite("correct", correct)
     if ((counts < 0) | (counts > n) | (counts != np.floor(counts))).any():
-        raise ValueError(f"correct={shown(correct)}: counts from 0 to {n} are needed")
+        raise ValueError(f"correct={brief(correct)}: counts from 0 to {n} are needed")
     # The product of (n - c - i) / (n - i) needs no factorials, which overflow for large n.
     failed = np.ones(len(counts))
     # Once there are fewer wrong samples than draws, a factor is 0 and the product stays 0: then

@@ -35,7 +35,7 @@ import pandas as pd
 from scipy import special
 
 from workbench.analysis.intervals import LEVEL, Measurement, holm
-from workbench.utils.validation import number, one_of, positive_number, shown, whole_number
+from workbench.utils.validation import brief, number, one_of, positive_number, whole_number
 
 ALPHA = round(1 - LEVEL, 9)
 # After the fifth pair of seeds and every one that follows. Earlier looks decide hardly anything.
@@ -315,7 +315,7 @@ def _checked(looks: Iterable[int]) -> tuple[int, ...]:
     for look in looks:
         whole_number("looks", look, 2)
     if not looks or list(looks) != sorted(set(looks)):
-        raise ValueError(f"looks={shown(list(looks))}: rising numbers of at least 2 are needed")
+        raise ValueError(f"looks={brief(list(looks))}: rising numbers of at least 2 are needed")
     return tuple(map(int, looks))
 
 

@@ -23,7 +23,7 @@ from scipy.optimize import isotonic_regression
 from workbench.analysis.curves import Curve, Unit, against, name_of, read
 from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.metrics import finite
-from workbench.utils.validation import shown
+from workbench.utils.validation import brief
 
 
 class Crossing(NamedTuple):
@@ -77,9 +77,9 @@ def crossing(places: Any, scores: Any, target: float) -> Crossing:
     places = finite("places", places, 1)
     fit = rising(scores)
     if places.shape != fit.shape or (np.diff(places) < 0).any():
-        raise ValueError(f"places: {shown(places)}; one rising place for each score is needed")
+        raise ValueError(f"places: {brief(places)}; one rising place for each score is needed")
     if not np.isfinite(target):
-        raise ValueError(f"target={shown(target)}: a finite number is needed")
+        raise ValueError(f"target={brief(target)}: a finite number is needed")
     if fit[0] >= target:
         raise ValueError(f"target={target:g}: it must lie above {fit[0]:.3g}, where a run begins")
     # The fit never falls, so its last value is its highest.

@@ -11,7 +11,7 @@ from string import Formatter
 from typing import Any
 
 from workbench.utils.machine import install_command, installed_version, no_gpu
-from workbench.utils.validation import cause_of, shown
+from workbench.utils.validation import brief, cause_of
 
 # vLLM 0.28 and later load bitsandbytes from a package of its own.
 VLLM_IN_4BIT = "vllm_bnb_plugin"
@@ -116,7 +116,7 @@ def check_template(template: Any, tokenizer: Any = None) -> None:
     if template != "chat":
         if not _is_template(template):
             raise ValueError(
-                f"template={shown(template)}: it must contain {{prompt}}, or be 'chat'; {{{{ and "
+                f"template={brief(template)}: it must contain {{prompt}}, or be 'chat'; {{{{ and "
                 "}}}} stand for braces"
             )
         if tokenizer and tokenizer("1+1")["input_ids"][-1:] == [tokenizer.eos_token_id]:
@@ -229,7 +229,7 @@ def check_kernels(config: Mapping[str, Any], is_one: bool = False) -> None:
         chooses = is_one or name.endswith("implementation")
         if chooses and isinstance(value, str) and "/" in value:
             raise ValueError(
-                f"model: its config.json names a kernel on the hub, {name}={shown(value)}"
+                f"model: its config.json names a kernel on the hub, {name}={brief(value)}"
             )
         if isinstance(value, Mapping):
             check_kernels(value, chooses)

@@ -36,7 +36,7 @@ from workbench.policies.merged import merged_weights
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments
-from workbench.utils.validation import cause_of, shown
+from workbench.utils.validation import brief, cause_of
 
 # What a server answers while it is too busy, is starting, or has lost what computes for it. It
 # would refuse anything else again.
@@ -84,7 +84,7 @@ class Server:
         parts = urlsplit(self.url) if isinstance(self.url, str) else None
         if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(
-                f"url={shown(self.url)}: the address of a server is needed, such as "
+                f"url={brief(self.url)}: the address of a server is needed, such as "
                 "'http://localhost:8000'"
             )
 
@@ -172,7 +172,7 @@ class Server:
                 [choice] = answer["choices"]
                 reason, usage = choice["finish_reason"], answer["usage"]
             except (KeyError, TypeError, ValueError):
-                raise ServerError(f"{self.url}: {shown(answer)} is not of the protocol") from None
+                raise ServerError(f"{self.url}: {brief(answer)} is not of the protocol") from None
             # Anything else is no whole response, and would be rewarded as a short one.
             if reason not in ("stop", "length"):
                 raise ServerError(f"{self.url}: a response was ended by {reason!r}")

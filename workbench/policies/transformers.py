@@ -33,7 +33,7 @@ from workbench.policies.merged import MergedDecoder, supports
 from workbench.policies.trainable import TrainableModel
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
-from workbench.utils.validation import one_of, shown, whole_number
+from workbench.utils.validation import brief, one_of, whole_number
 
 
 class TransformersPolicy(TrainableModel):
@@ -315,7 +315,7 @@ class TransformersPolicy(TrainableModel):
             if lost:
                 raise ValueError(
                     f"problems: the model's tokenizer cannot express {''.join(lost)!r} in the "
-                    f"prompt of {problem.id!r}, {shown(problem.prompt)}"
+                    f"prompt of {problem.id!r}, {brief(problem.prompt)}"
                 )
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:

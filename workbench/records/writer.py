@@ -24,7 +24,7 @@ from workbench.records.manifest import manifest_text
 from workbench.records.record import Record
 from workbench.records.shelf import find_packed
 from workbench.records.tables import column, content_of
-from workbench.utils.validation import cause_of, shown
+from workbench.utils.validation import brief, cause_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +82,14 @@ class Writer:
         self._lock = lock
         if not (self.path / files.MANIFEST).exists():
             self._create({**manifest, "format": files.FORMAT})
-        self._journal = self._open()
+        # Nothing is written or deleted before the links are refused and the record is known to be
+        # one that can go on.
+        files.refuse_links(self.path)
+        source = Directory(self.path)
+        if not source.is_begun:
+            raise RecordError(f"{source.problems[0]}; {LOST}")
+        self._journal = Journal(self.path / files.JOURNAL, keep_entries=False)
+        self._open()
 
     # Rounds and evaluations
 
@@ -196,7 +203,7 @@ class Writer:
             raise RecordError(
                 f"{path}: this checkpoint is of another run, or {files.JOURNAL} was changed since, "
                 f"or has lost rounds (it has {self.rounds}, the checkpoint is of round "
-                f"{shown(number)}): {LOST}"
+                f"{brief(number)}): {LOST}"
             )
         return tensors, state
 
@@ -205,19 +212,17 @@ class Writer:
     def _create(self, manifest: Mapping[str, Any]) -> None:
         refuse_other_files(self.path)
         content = manifest_text(manifest).encode()
-        with self._writing("the manifest"):
+        try:
             files.make_directory(self.path)
             # The manifest comes last: where there is one, there is a journal.
             begin(self.path / files.JOURNAL, files.digest_of(content))
             files.write(self.path / files.MANIFEST, content)
+        except OSError as error:
+            cause = cause_of(error)
+            raise RecordError(f"{self.path}: cannot write the manifest: {cause}") from error
 
-    def _open(self) -> Journal:
-        # Nothing is written or deleted before the links are refused and the record is known to be
-        # one that can go on.
-        files.refuse_links(self.path)
-        source = Directory(self.path)
-        if not source.is_begun:
-            raise RecordError(f"{source.problems[0]}; {LOST}")
+    def _open(self) -> None:
+        """Remove what a killed process was writing, and say what is damaged."""
         with self._writing("the record"):
             for folder in (files.ROLLOUTS, files.CHECKPOINTS):
                 files.make_directory(self.path / folder)
@@ -227,7 +232,6 @@ class Writer:
         # reported; so are lines after the checkpoint, which are made again.
         for problem in Record(self.path).problems():
             warnings.warn(f"{problem}; the run goes on without it", RecordWarning, stacklevel=4)
-        return Journal(self.path / files.JOURNAL, keep_entries=False)
 
     # Writing
 

@@ -20,7 +20,7 @@ from workbench.slots import Context, Ragged, Rollouts, Slot
 from workbench.utils.bounds import Flag, pair
 from workbench.utils.groups import grouped_rewards, is_mixed
 from workbench.utils.names import of_catalogue
-from workbench.utils.validation import one_of, positive_number, shown
+from workbench.utils.validation import brief, one_of, positive_number
 
 # Functions of rewards and groups
 
@@ -290,7 +290,7 @@ class OfRewards(Slot):
             self.function(np.array([0.0, 1.0]), np.array(["a", "a"]))
         except Exception as error:
             raise ValueError(
-                f"function={shown(self.function)}: a function of rewards and groups is needed, "
+                f"function={brief(self.function)}: a function of rewards and groups is needed, "
                 f"such as leave_one_out ({error})"
             ) from None
 

@@ -21,7 +21,7 @@ from workbench.methods import Method
 from workbench.slots import Slot
 from workbench.trials.fingerprints import Pickle, fingerprint, pickle_object
 from workbench.utils.labels import check_label
-from workbench.utils.validation import did_you_mean, shown
+from workbench.utils.validation import brief, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,10 @@ def as_method(value: Any, base: Method | None = None) -> Method:
         try:
             inspect.signature(value).bind()
         except TypeError as error:
-            raise ValueError(f"arm {shown(value)}: {error}; give what it makes") from None
+            raise ValueError(f"arm {brief(value)}: {error}; give what it makes") from None
         return as_method(value(), base)
     raise ValueError(
-        f"arm {shown(value)}: a Method, the name of one, 'module:function', or a slot value such "
+        f"arm {brief(value)}: a Method, the name of one, 'module:function', or a slot value such "
         "as MySelector() is needed"
     )
 
@@ -169,7 +169,7 @@ def _slot_of(value: Slot) -> str:
     if len(slots) != 1:
         found = " and ".join(slots) or "none"
         raise ValueError(
-            f"arm {shown(value)}: it must fit one slot, and it fits {found}; give a Method, as in "
+            f"arm {brief(value)}: it must fit one slot, and it fits {found}; give a Method, as in "
             "methods.grpo().but(selector=...)"
         )
     return slots[0]

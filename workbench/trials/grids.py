@@ -53,12 +53,12 @@ from workbench.trials.cases import PARAMETERS, Case, prepare
 from workbench.utils.labels import LOGS, check_label, to_folder
 from workbench.utils.processes import signals_raise
 from workbench.utils.validation import (
+    brief,
     cause_of,
     check_size,
     did_you_mean,
     one_of,
     plain_data,
-    shown,
     whole_number,
 )
 
@@ -182,7 +182,7 @@ def _records(grid: Any, base: Path, content: Mapping[str, Any], out: Path, recor
     if isinstance(grid, dict) or any(place.is_relative_to(root) for root in roots):
         return folder
     raise ValueError(
-        f"folder={shown(content['folder'])}: the records would go to {str(place)!r}, which is "
+        f"folder={brief(content['folder'])}: the records would go to {str(place)!r}, which is "
         "neither in the working directory nor in that of the sweep; start it in a directory above, "
         f"or allow it by saying so: --records {shlex.quote(str(place))} (in Python records=...)"
     )
@@ -224,7 +224,7 @@ def _axes(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     """What the runs are the cross product of: lists of parameters with values."""
     parameters = content.get("parameters", {})
     if not isinstance(parameters, dict):
-        raise ValueError(f"parameters={shown(parameters)}: names with values or lists are needed")
+        raise ValueError(f"parameters={brief(parameters)}: names with values or lists are needed")
     fixed = {}
     axes = []
     for name, values in parameters.items():
@@ -235,7 +235,7 @@ def _axes(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     if "cases" in content:
         cases = _listed("cases", content["cases"])
         if not all(isinstance(case, dict) and case for case in cases):
-            raise ValueError(f"cases={shown(cases)}: a list of names with values is needed")
+            raise ValueError(f"cases={brief(cases)}: a list of names with values is needed")
         axes.append(cases)
     if "seeds" in content:
         seeds = content["seeds"]
@@ -257,7 +257,7 @@ def _axes(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
 
 def _listed(name: str, values: Any) -> list[Any]:
     if not isinstance(values, list) or not values:
-        raise ValueError(f"{name}={shown(values)}: a list of at least one value is needed")
+        raise ValueError(f"{name}={brief(values)}: a list of at least one value is needed")
     return values
 
 

@@ -26,7 +26,7 @@ from workbench.trials.arms import Arm
 from workbench.trials.cases import KEPT_COLUMNS
 from workbench.trials.tuning import FIRST_SEED, LEAST_GAIN, Point, Tuning
 from workbench.utils.bounds import Count, ShareAboveZero, at_least, check_arguments, choice
-from workbench.utils.validation import instance_of, number, one_of, shown, whole_number
+from workbench.utils.validation import brief, instance_of, number, one_of, whole_number
 
 EVALUATIONS = 4  # of a tuning run, beside the one before round 1
 FINAL_EVALUATIONS = 5  # of a run of the comparison
@@ -161,7 +161,7 @@ def plan_looks(seeds: Any) -> tuple[int, ...]:
         # One pair has no interval. Fresh seeds, from `first_seed` on, stay below those of tuning.
         whole_number("seeds", end, 2, FIRST_SEED // 2)
     if len(ends) != 2 or ends[0] > ends[1]:
-        raise ValueError(f"seeds={shown(seeds)}: the fewest and the most pairs are needed")
+        raise ValueError(f"seeds={brief(seeds)}: the fewest and the most pairs are needed")
     least, most = ends
     return tuple(range(least, most + 1))
 

@@ -21,11 +21,11 @@ from functools import partial
 from typing import Annotated, Any
 
 from workbench.utils.validation import (
+    brief,
     instance_of,
     is_number,
     number,
     one_of,
-    shown,
     whole_number,
 )
 
@@ -55,7 +55,7 @@ def pair(name: str, value: Any, *, rising: bool = False, **limits: float) -> Non
     is_pair = isinstance(value, tuple | list) and len(value) == 2 and all(map(is_number, value))
     if not is_pair or (rising and value[0] >= value[1]):
         order = ", the lower one first," if rising else ""
-        raise ValueError(f"{name}={shown(value)}: two numbers{order} are needed")
+        raise ValueError(f"{name}={brief(value)}: two numbers{order} are needed")
     for each in value:
         number(name, each, **limits)
 
