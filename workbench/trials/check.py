@@ -130,7 +130,7 @@ def _play(method: Method, number: int, flipped: bool = False) -> tuple[str, Roll
         table = table.assign(correct=table.correct ^ flipped)
         if method.course is not None:
             plan = method.course.plan(problems, counts, before, context)
-            plan = checked_plan(method.course, plan, table.problem, LIMIT)
+            plan = checked_plan(method.course, plan, len(table), LIMIT)
             decided.append(_followed(plan, len(table)))
             nothing = np.zeros(len(table), np.int64)
             table = table.assign(
