@@ -74,7 +74,7 @@ def check_reference(adapter: Any) -> None:
     start, bias = adapter.init_lora_weights, adapter.bias
     if start not in STARTS or bias != "none":
         raise ValueError(
-            f"lora: init_lora_weights={start!r}, bias={bias!r}: a KL penalty has no reference"
+            f"lora: init_lora_weights={start!r}, bias={bias!r}: no reference for kl > 0"
         )
 
 

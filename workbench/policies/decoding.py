@@ -292,8 +292,8 @@ def _signals_of_engine(margins: Ragged | None, rows: np.ndarray, place: int) -> 
 
 def _no_states(of: np.ndarray) -> np.ndarray:
     raise ValueError(
-        "course: it reads hidden states, which engine='transformers' gives from the second token "
-        "on, for a plan with states=True"
+        "course: it reads hidden states, which are there from the second token on, for a plan with "
+        "states=True and with engine='transformers'"
     )
 
 
