@@ -98,7 +98,8 @@ def sign(path, change=lambda entry: entry):
     change: from an entry of the journal to what takes its place, a round's row or an evaluation.
     """
     _, *entries = [json.loads(line) for line in (path / JOURNAL).read_text().splitlines()]
-    written = journal.begin(path / JOURNAL, digest_of((path / MANIFEST).read_bytes()))
+    journal.begin(path / JOURNAL, digest_of((path / MANIFEST).read_bytes()))
+    written = journal.Journal(path / JOURNAL)
     for entry in entries:
         del entry["sha256"]
         entry = change(entry)

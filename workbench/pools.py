@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -138,11 +139,14 @@ class Pool(Sequence):
             raise PoolExhausted(f"n={n}: the pool has {size} problems{taken}")
         while True:
             epoch, start = divmod(cursor, size)
-            ordered = [self.problems[place] for place in self.order(seed, epoch)[start:]]
-            left = [place for place, each in enumerate(ordered) if each.id not in exclude]
-            if len(left) >= n:
+            places = self.order(seed, epoch)[start:]
+            ordered = enumerate(self.problems[place] for place in places)
+            # Only as far as it takes, since a pool may be large.
+            left = islice((each for each in ordered if each[1].id not in exclude), n)
+            found = dict(left)
+            if len(found) == n:
                 # Excluded problems before the cursor have had their turn in this epoch.
-                return [ordered[place] for place in left[:n]], cursor + left[n - 1] + 1
+                return list(found.values()), cursor + max(found) + 1
             cursor = (epoch + 1) * size
 
     def order(self, seed: int, epoch: int) -> np.ndarray:
