@@ -35,7 +35,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import bisect, brentq, nnls
 
-from workbench.analysis.curves import Curve, of_common_seeds, read
+from workbench.analysis.curves import Curve, column_of, of_common_seeds, read
 from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.runs import arms, one_setting
 from workbench.analysis.targets import Crossing, crossing, ratio_to_target
@@ -426,4 +426,4 @@ def price_of_rounds(rounds: pd.DataFrame, unit: str, bill: str) -> float:
 
 def _trained(rounds: pd.DataFrame, bill: str) -> np.ndarray:
     """The trained tokens of each round that a bill counts, (rounds,)."""
-    return rounds[BILLS[bill]].to_numpy(dtype=float)
+    return column_of(rounds, BILLS[bill])

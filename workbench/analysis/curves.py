@@ -280,6 +280,16 @@ def evaluations(record: Record) -> pd.DataFrame:
     return evals
 
 
+def column_of(rounds: pd.DataFrame, name: str) -> np.ndarray:
+    """A column of the table of rounds, (rounds,) float64; ValueError where an old record lacks it."""
+    if name not in rounds:
+        raise ValueError(
+            f"{name}: the record has no such column; records made before it was added have to be "
+            "made again"
+        )
+    return rounds[name].to_numpy(dtype=float)
+
+
 def _totals(rounds: pd.DataFrame, unit: str | Unit) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of the rounds with 0 before them, and what had been spent by the end of each."""
     if not isinstance(unit, str):
@@ -288,7 +298,7 @@ def _totals(rounds: pd.DataFrame, unit: str | Unit) -> tuple[np.ndarray, np.ndar
         values = rounds["round"].to_numpy(dtype=float)
     else:
         one_of("unit", unit, UNITS)
-        values = rounds[unit].cumsum().to_numpy(dtype=float)
+        values = np.cumsum(column_of(rounds, unit))
     # Runs are evaluated before their first round as well, when nothing has been spent.
     numbers = rounds["round"].to_numpy(dtype=int)
     return np.concatenate(([0], numbers)), np.concatenate(([0.0], values))
