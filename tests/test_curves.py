@@ -123,7 +123,7 @@ class TestScores:
         assert curves.spent(record, "round").tolist() == [0, 1, 2]
         with pytest.raises(ValueError, match="unit='hours'"):
             curves.spent(record, "hours")
-        with pytest.raises(KeyError, match="tokens_selected"):
+        with pytest.raises(ValueError, match="tokens_selected"):
             curves.spent(record, "tokens_selected")
 
     def test_scores_are_linear_between_two_evaluations(self, tmp_path):

@@ -281,7 +281,7 @@ def evaluations(record: Record) -> pd.DataFrame:
 
 
 def column_of(rounds: pd.DataFrame, name: str) -> np.ndarray:
-    """A column of the table of rounds, (rounds,) float64; ValueError where an old record lacks it."""
+    """A column of the rounds, (rounds,) float64; ValueError where an old record lacks it."""
     if name not in rounds:
         raise ValueError(
             f"{name}: the record has no such column; records made before it was added have to be "
