@@ -385,7 +385,7 @@ def test_a_response_is_spared_at_the_deadline_and_skipped_at_its_end_by_chance()
     assert sorted(said.values()) == [GO_ON, STOP, STOP, STOP]
     # It is the one that the smallest chance of being spared would have left.
     context = replace(HERE, max_new_tokens=20)
-    draws = courses._draws(PROBLEMS, np.array([3, 1]), np.zeros(2, int), context, 21)
+    draws = courses.draws_of(PROBLEMS, np.array([3, 1]), np.zeros(2, int), context, 21)
     assert said[draws[:, 0].argmin()] == GO_ON
     assert growth.plan.columns["spared"].sum() == 1
 

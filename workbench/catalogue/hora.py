@@ -98,6 +98,7 @@ class HitUtility(Split):
     up: int = 32
 
     needs = frozenset({"resampling"})
+    sampled = Split.sampled
 
     @property
     def _least(self) -> int:

@@ -70,7 +70,8 @@ class Uniform(Slot):
 class Split(Slot):
     """Base of allocators that split n rollouts a problem, on average, within bounds for each.
 
-    With a `total` the rollouts of a round are so many instead, however many problems it has.
+    With a `total` the rollouts of a round are so many instead, however many problems it has. A
+    class with an `allocate` of its own says `sampled` anew, as every slot value does.
     """
 
     n: int
@@ -98,6 +99,8 @@ class ByRates(Split):
     """Base of allocators whose counts follow from success rates, which learn from each round."""
 
     rates: SuccessRates
+
+    sampled = Split.sampled
 
     @property
     def delegate(self) -> Slot:
@@ -476,6 +479,8 @@ class InProportion(RemembersPosteriors, Split):
     n: int = 8
     low: Count = 2
     up: int = 32
+
+    sampled = Split.sampled
 
     def allocate(self, problems: Problems, context: Context) -> Requests:
         """One request, in proportion to the weights."""
