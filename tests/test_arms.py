@@ -67,7 +67,7 @@ def test_a_slot_value_takes_its_place_in_the_baseline():
         ("podz", "did you mean 'pods'"),
         (3, "arm 3"),
         (Parted, "arm Parted: missing a required argument"),
-        (wb.labs.tiny, "arm tiny: it makes Lab"),
+        (wb.labs.tiny, "arm Lab"),
         (["pods", "pods"], "two are called 'pods'"),
         ("grpo", "two are called 'grpo'"),
         ({"a\nb": "pods"}, "label="),

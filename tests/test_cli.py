@@ -135,7 +135,7 @@ def test_what_is_wrong_with_a_file_of_problems_is_one_line(from_data, tmp_path):
     assert "a file ending in .jsonl" in only_line(from_data(rows, name="train.txt"))
     lab = ["--lab", "transformers", "--model", "m"]
     missing = run("grpo", "--data", tmp_path / "nowhere.csv", out=tmp_path / "run", lab=lab)
-    assert "there is no such file" in only_line(missing)
+    assert "nowhere.csv" in only_line(missing)
     assert not (tmp_path / "run").exists()
 
 
@@ -204,7 +204,7 @@ def test_an_interrupt_is_130_and_the_run_goes_on(tmp_path):
         (["run", "pods", "--set", "n"], "'n': NAME=VALUE is needed"),
         (["run", "grpo", "--set", "n=1"], "n=1"),
         (["run", "cbs", "--set", "flor=0.1"], "flor: no argument of cbs"),
-        (["run", "cbs", "--set", "flor=0.1"], "did you mean 'floor'?"),
+        (["run", "cbs", "--set", "selector.flor=0.1"], "did you mean 'floor'?"),
         (["run", "grpo", "--set", "alocator.n=4"], "alocator: no argument of a method"),
         (["run", "grpo", "--set", "allocator.m=4"], "allocator.m: no argument of Uniform"),
         (["run", "grpo", "--set", "replay.mode=direct"], "replay.mode: no argument of an empty"),
@@ -220,9 +220,9 @@ def test_an_interrupt_is_130_and_the_run_goes_on(tmp_path):
         (["run", "grpo", "--lab", "unsloth"], "--model NAME_OR_PATH and --data FILE"),
         (["run", "grpo", *SMALL], "problems_per_round=32: the pool has 16 problems"),
         (["show", "nowhere"], "'nowhere': no record there"),
-        (["show", SEEDS, "--out", "x.gif3"], "--out x.gif3: no picture format"),
+        (["show", SEEDS, "--out", "x.gif3"], "gif3"),
         (["show", CBS, "--out", "x.svg"], "--out shows one method"),
-        (["compare", SEEDS], "all are runs of tiny-grpo; at least two"),
+        (["compare", SEEDS], "all are runs of tiny-grpo"),
         (["compare", CBS, "--baseline", "ppo"], "baseline='ppo'"),
         (["compare", CBS, "--x", "round", "--budget", "1000"], "was last evaluated at 240 round"),
         (["resume", "nowhere", "--rounds", "3"], "nowhere: no record here"),
@@ -263,7 +263,7 @@ def test_settings_reach_every_kind_of_slot():
     both = made("cbs", "selector.scope=round", "allocator.n=16")
     assert repr(both.selector) == repr(methods.cbs(scope="round").selector)
     assert repr(both.allocator) == repr(methods.cbs(n=16).allocator)
-    assert repr(made("grpo", "kl=0.1", "clip=0.1,0.2", "n=4")) == repr(
+    assert repr(made("grpo", "objective.kl=0.1", "objective.clip=0.1,0.2", "n=4")) == repr(
         methods.grpo(4, objective=Objective(clip=(0.1, 0.2), kl=0.1))
     )
     knapsack = made("knapsack", "info_gain=FALSE", "allocator.low=3").allocator

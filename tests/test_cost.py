@@ -57,9 +57,6 @@ class TestBills:
     def test_an_unknown_bill_is_named(self):
         with pytest.raises(ValueError, match="bill='all'"):
             CostModel(1, bill="all")
-        rounds = pd.DataFrame({"tokens_sampled": [1], "tokens_trained": [1]})
-        with pytest.raises(ValueError, match="no column tokens_selected"):
-            CostModel(1, bill="selected").per_round(rounds)
 
 
 class TestOwnPrice:
@@ -145,13 +142,10 @@ class TestBreakEven:
         found = break_even(ours, [Tokens(101, 100, True)] * 3)
         assert (found.low, found.high) == (0, np.inf)
 
-    def test_prices_have_to_rise(self):
-        with pytest.raises(ValueError, match="prices"):
-            break_even(SAMPLER, TRAINER, prices=[1, 1])
-        with pytest.raises(ValueError, match="prices="):
+    def test_prices_may_be_given_in_any_order_and_lie_above_zero(self):
+        assert break_even(SAMPLER, TRAINER, [2, 0.1]) == break_even(SAMPLER, TRAINER, [0.1, 2])
+        with pytest.raises(ValueError, match="price="):
             break_even(SAMPLER, TRAINER, prices=[0, 1])
-        with pytest.raises(ValueError, match="prices"):
-            break_even(SAMPLER, TRAINER, prices=[])
 
 
 def measured(path, seconds_generate=2.0, **options):

@@ -20,7 +20,7 @@ from workbench.pools import Pool, Problem
 from workbench.records.round_stats import round_stats
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rules import allocators, courses, curricula, selectors
-from workbench.rules.courses import beginnings, followed
+from workbench.rules.courses import beginnings, follow
 from workbench.rules.scheduler import Learner
 from workbench.rules.success_rates import SuccessRates
 from workbench.slots import Slot
@@ -226,7 +226,7 @@ def test_a_text_that_ends_in_token_0_is_another_one():
     rollouts = hand_made([0.0, 1.0], ["a", "a"], lengths=[3, 3]).assign(
         prompt=Ragged.of([[9, 5], [9, 5, 0]], np.int32)
     )
-    assert followed(rollouts, Plan(prefixes=prefixes))["read"].tolist() == [1, 2]
+    assert follow(rollouts, Plan(prefixes=prefixes))["read"].tolist() == [1, 2]
 
 
 # DUET
@@ -529,8 +529,8 @@ def test_a_prefix_is_masked_or_belongs_to_the_response():
     lengths = np.minimum(whole.lengths - 1, 4)
     plan = beginnings(whole, np.arange(4), lengths)
     sampled = policy.generate(PROBLEMS, [2, 2], SAMPLING, 1, plan)
-    masked = followed(sampled, replace(plan, logprobs=None))
-    joined = followed(sampled, plan)
+    masked = follow(sampled, replace(plan, logprobs=None))
+    joined = follow(sampled, plan)
     assert masked["prefix"].tolist() == joined["kept"].tolist() == lengths.tolist()
     assert (joined.lengths - masked.lengths).tolist() == lengths.tolist()
     assert joined.prompt.values.tolist() == whole.prompt.values.tolist()
@@ -836,7 +836,7 @@ def test_costs_count_what_was_read_sampled_and_stopped():
     rollouts = hand_made([1.0, 0.0, 1.0, 0.0], ["a", "a", "b", "b"], lengths=[4, 5, 5, 6])
     prompt = Ragged.of([[1] * 8, [1] * 8, [2] * 5, [2] * 5], np.int32)
     plan = Plan(prefixes=Ragged.of([[1] * 3, [1] * 3, [], []], np.int32))
-    table = followed(rollouts.assign(prompt=prompt, round=np.ones(4, int)), plan)
+    table = follow(rollouts.assign(prompt=prompt, round=np.ones(4, int)), plan)
     assert table["read"].tolist() == [3, 0, 0, 0]
     table = table.assign(
         kept=np.array([0, 0, 2, 0]),

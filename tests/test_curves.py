@@ -123,7 +123,7 @@ class TestScores:
         assert curves.spent(record, "round").tolist() == [0, 1, 2]
         with pytest.raises(ValueError, match="unit='hours'"):
             curves.spent(record, "hours")
-        with pytest.raises(ValueError, match="no such column; records made before"):
+        with pytest.raises(ValueError, match="tokens_selected"):
             curves.spent(record, "tokens_selected")
 
     def test_scores_are_linear_between_two_evaluations(self, tmp_path):
@@ -151,7 +151,7 @@ class TestScores:
         [
             ("pass@9", None, "k=9"),
             ("loss", None, "y='loss'"),
-            ("accuracy", [7], r"levels=\[7\]: no held-out problem"),
+            ("accuracy", [7], r"levels=\[7\]"),
         ],
     )
     def test_unknown_scores_are_named(self, tmp_path, y, levels, says):
@@ -169,7 +169,7 @@ class TestComparable:
 
     def test_a_run_that_was_never_evaluated_is_refused(self, tmp_path):
         write(tmp_path, "a", scores=())
-        with pytest.raises(ValueError, match="never evaluated on held-out problems"):
+        with pytest.raises(ValueError, match="never evaluated"):
             curves.read(load_all(tmp_path))
 
     def test_a_run_that_was_evaluated_once_can_be_read_alone(self, tmp_path):

@@ -274,7 +274,7 @@ def test_names(name):
     assert shape(name) == KNOWN["Qwen2.5-3B"]
 
 
-def test_a_local_model(tmp_path):
+def test_a_local_model():
     folder = shipped("models/tiny")
     config = json.loads((folder / "config.json").read_text())
     assert shape(folder) == shape(folder / "config.json") == from_config(config)
@@ -284,16 +284,13 @@ def test_a_local_model(tmp_path):
         assert shape(folder).parameters == sum(
             weights.get_tensor(name).size for name in weights.keys()
         )
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="no JSON"):
-        shape(tmp_path)
 
 
 @pytest.mark.parametrize(
     "call, named",
     [
         (lambda: shape("no/such-model"), "model"),
-        (lambda: shape("a b"), "model"),
+        (lambda: shape("a b"), "a b"),
         (lambda: from_config({"model_type": "mamba"}), "model_type"),
         (lambda: from_config({"model_type": "llama"}), "hidden_size"),
         (lambda: estimate(SMALL, lora_rank=-1), "lora_rank"),

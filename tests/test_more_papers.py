@@ -601,11 +601,11 @@ def test_problems_that_have_left_come_back_only_where_too_few_are_there():
 
 
 def test_a_problem_of_weight_0_is_drawn_only_when_no_others_are_left():
-    problems, weights = list(pool_of(3)), np.array([0.0, 1.0, 1e-6])
+    weights = np.array([0.0, 1.0, 1e-6])
     rng = np.random.default_rng(0)
-    drawn = [curricula._drawn_by_weight(problems, weights, 2, rng) for _ in range(20)]
-    assert {tuple(problem.id for problem in pair) for pair in drawn} == {("p1", "p2")}
-    assert curricula._drawn_by_weight(problems, weights, 3, rng) == problems
+    drawn = [curricula.draw_by_weight(weights, 2, rng) for _ in range(20)]
+    assert {tuple(pair.tolist()) for pair in drawn} == {(1, 2)}
+    assert curricula.draw_by_weight(weights, 3, rng).tolist() == [0, 1, 2]
 
 
 def test_mapp_prefers_problems_whose_groups_are_likely_mixed():
@@ -1192,7 +1192,8 @@ def test_exgrpo_takes_the_largest_group_for_the_size_of_all(policy, monkeypatch)
     slot.feedback(fresh, Context(round=1))
     sizes = []
     monkeypatch.setattr(
-        replay, "drawn_from_buckets", lambda right, n, size, rng: sizes.append(n) or [0]
+        "workbench.catalogue.exgrpo.drawn_from_buckets",
+        lambda right, n, size, rng: sizes.append(n) or [0],
     )
     again = fresh.assign(round=np.full(6, 2))
     slot.join(again, np.arange(6), Context(round=2, policy=policy))

@@ -13,8 +13,7 @@ from test_decoding import built
 
 from workbench.grpo import grpo_step
 from workbench.objectives import Objective
-from workbench.policies import Sampling, packing
-from workbench.policies import transformers as transformers_policy
+from workbench.policies import Sampling, packing, trainable
 from workbench.policies.batching import micro_batches
 from workbench.problems import Problem
 from workbench.rollouts import Ragged, Rollouts
@@ -171,7 +170,7 @@ def test_logits_in_several_chunks_give_the_same(policy, monkeypatch):
     vocabulary = policy.head.weight.shape[0]
     whole = step(policy, ALIKE, ADVANTAGES)
     for states in (1, 3):
-        monkeypatch.setattr(transformers_policy, "LOGIT_CHUNK", states * vocabulary)
+        monkeypatch.setattr(trainable, "LOGIT_CHUNK", states * vocabulary)
         gradient, _, logprobs, entropies = step(policy, ALIKE, ADVANTAGES)
         assert (gradient - whole[0]).norm() <= 1e-5 * whole[0].norm()
         assert torch.allclose(logprobs, whole[2], atol=1e-5)

@@ -13,17 +13,15 @@ import torch
 from conftest import tiny_policy
 from contract import LORA, responses, shaken
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoConfig
 
 import workbench.policies.transformers as room
 from workbench.labs import shipped
-from workbench.policies import Sampling, checks
+from workbench.policies import Sampling, checks, trainable
 from workbench.problems import Problem, arithmetic
 
 KINDS = {"full": {}, "lora": {"lora": LORA}}
 PROMPTS = [p.prompt for p in arithmetic(6, seed=2)]
 SAMPLING = Sampling(max_new_tokens=32)
-CONFIG = AutoConfig.from_pretrained(shipped("models/tiny"))
 
 
 @pytest.fixture(params=KINDS)
@@ -60,7 +58,7 @@ def test_chunked_logits_give_the_same_gradient(policy, monkeypatch):
         return torch.cat([p.grad.flatten() for p in policy.parameters()])
 
     whole = gradient()
-    monkeypatch.setattr(room, "LOGIT_CHUNK", 20 * len(policy.tokenizer))
+    monkeypatch.setattr(trainable, "LOGIT_CHUNK", 20 * len(policy.tokenizer))
     assert torch.allclose(gradient(), whole, rtol=1e-4, atol=1e-4 * whole.abs().max().item())
 
 
@@ -82,7 +80,7 @@ def test_an_adapter_on_16_bit_weights_computes_in_bfloat16():
 
 
 def test_every_kind_of_device_has_a_size_of_chunks():
-    sizes = {name: room.logits_at_once(torch.device(name)) for name in ("cpu", "cuda", "mps")}
+    sizes = {name: trainable.logits_at_once(torch.device(name)) for name in ("cpu", "cuda", "mps")}
     assert sizes == {"cpu": 2**25, "cuda": 2**27, "mps": 2**25}
 
 
@@ -182,8 +180,8 @@ def test_a_chat_template_surrounds_the_prompt():
     assert policy.encode(["1+2=", "7-3="]) == expected
 
 
-def test_a_missing_model_says_what_to_do():
-    with pytest.raises(OSError, match="hf download nobody/no-such-model"):
+def test_a_missing_model_is_named():
+    with pytest.raises(OSError, match="nobody/no-such-model"):
         room.TransformersPolicy.from_pretrained("nobody/no-such-model")
 
 
@@ -285,38 +283,3 @@ def test_unsloth_is_asked_for():
         ImportError, match=r"missing: unsloth, unsloth-zoo; install with: pip install 'unsloth<"
     ):
         import workbench.policies.unsloth  # noqa: F401
-
-
-def test_weights_are_counted_without_loading_them():
-    assert (
-        checks.count_weights(AutoConfig.from_pretrained(shipped("models/tiny")))
-        == tiny_policy().parameter_count
-    )
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (
-            {"trainer": 2},
-            r"model: 20\.0 GiB are needed at least and 10\.0 GiB of the GPU are free; take a "
-            "smaller model",
-        ),
-        ({"trainer": 0, "sampler": 2, "share": 0.4}, "gpu_memory_utilization="),
-        ({"trainer": 0.5, "share": 0.4}, r"model: 14\.6 GiB are needed at least"),
-    ],
-)
-def test_too_little_memory(options, message, monkeypatch):
-    """Arithmetic alone: a GPU of 24 GiB, 10 free, and a model of 10 Gi weights."""
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10 * checks.GIB, 24 * checks.GIB))
-    monkeypatch.setattr(checks, "count_weights", lambda config: 10 * checks.GIB)
-    with pytest.raises(ValueError, match=message):
-        checks.check_memory(CONFIG, **options)
-
-
-def test_enough_memory(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (22 * checks.GIB, 24 * checks.GIB))
-    monkeypatch.setattr(checks, "count_weights", lambda config: 3 * checks.GIB)
-    checks.check_memory(CONFIG, trainer=2, sampler=2, share=0.5)
-    with pytest.raises(ValueError, match="22\\.8 GiB are needed"):
-        checks.check_memory(CONFIG, trainer=2, sampler=2, share=0.7)

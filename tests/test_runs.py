@@ -123,5 +123,5 @@ def test_no_records_is_an_error(tmp_path):
         runs.load_all(tmp_path)
     with pytest.raises(ValueError, match="at least one"):
         runs.labelled([])
-    with pytest.raises(ValueError, match="at least one label"):
+    with pytest.raises(ValueError, match="records"):
         runs.arms({})

@@ -381,13 +381,13 @@ def test_an_engine_that_a_course_interrupts_sleeps_once(vllm):
 @pytest.mark.parametrize(
     "read, sampling, reason",
     [
-        ("states", SAMPLING, "course: it reads hidden states, and an engine gives none"),
+        ("states", SAMPLING, "course: it reads hidden states"),
         (
             "margin",
             replace(SAMPLING, temperature=0.7),
-            "course: it reads the margins .* temperature 1",
+            "course: it reads the margins.* temperature 1",
         ),
-        ("margin", replace(SAMPLING, top_p=0.7), "course: it reads the margins .* without top_p"),
+        ("margin", replace(SAMPLING, top_p=0.7), "course: it reads the margins.* without top_p"),
     ],
 )
 def test_what_an_engine_does_not_tell_a_course_is_one_error(vllm, read, sampling, reason):
@@ -397,10 +397,8 @@ def test_what_an_engine_does_not_tell_a_course_is_one_error(vllm, read, sampling
 
 
 def test_a_chunk_without_a_token_is_refused(vllm):
-    policy = tiny_policy(vllm={})
-    policy.chunk = 0
     with pytest.raises(ValueError, match="chunk=0"):
-        policy.generate(PROMPTS, [1] * 6, SAMPLING, 0, watched(lambda growing: None))
+        tiny_policy(vllm={}, chunk=0)
 
 
 @pytest.mark.slow
@@ -659,7 +657,7 @@ def test_weights_in_4_bits_count_by_the_shape_that_they_stand_for(unsloth, monke
 @pytest.mark.parametrize("value", ["1", "2", "true", ""])
 def test_standby_is_refused(unsloth, monkeypatch, value):
     monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", value)
-    with pytest.raises(ValueError, match=rf"UNSLOTH_VLLM_STANDBY={value}: .* unset it"):
+    with pytest.raises(ValueError, match="UNSLOTH_VLLM_STANDBY"):
         unsloth.from_pretrained(MODEL, device="cpu")
 
 
@@ -691,7 +689,7 @@ def test_the_trainer_computes_its_logits_in_the_precision_that_is_asked_for(
         fast_inference=False,
         float32_head=float32_head,
     )
-    monkeypatch.setattr("workbench.policies.transformers.LOGIT_CHUNK", chunk)
+    monkeypatch.setattr("workbench.policies.trainable.LOGIT_CHUNK", chunk)
     monkeypatch.setattr(policy, "_precision", lambda: torch.autocast("cpu", torch.bfloat16))
     policy.head.to(torch.bfloat16)
     width = policy.head.in_features
@@ -705,16 +703,6 @@ def test_the_trainer_computes_its_logits_in_the_precision_that_is_asked_for(
     error = (own.detach() - exact.gather(1, targets[:, None])[:, 0]).abs().max()
     assert states.grad.abs().max() > 0
     assert (error < 1e-5) == float32_head
-
-
-def test_unsloths_own_error_for_a_missing_model_says_what_to_do():
-    with (
-        pytest.raises(OSError, match="hf download nobody/none"),
-        checks.offline_hint("nobody/none"),
-    ):
-        raise RuntimeError("Unsloth: No config file found - is the name correct?")
-    with pytest.raises(RuntimeError, match="out of memory"), checks.offline_hint("nobody/none"):
-        raise RuntimeError("CUDA out of memory")
 
 
 # Before anything is loaded

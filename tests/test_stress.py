@@ -37,14 +37,14 @@ def rollouts_of(lab, out, rounds=4, method=None):
 class TestVerdictsThatErr:
     def test_the_shares_are_those_asked_for(self):
         rollouts = verified(8000)
-        judged = Stress(missed=0.1, accepted=0.3).misjudged(rollouts, seed=0)
+        judged = Stress(missed=0.1, accepted=0.3).misjudge(rollouts, seed=0)
         right = rollouts.correct
         assert judged["truth"].tolist() == right.tolist()
         assert np.mean(~judged.correct[right]) == pytest.approx(0.1, abs=0.02)
         assert np.mean(judged.correct[~right]) == pytest.approx(0.3, abs=0.03)
 
     def test_status_and_reward_follow_the_verdict(self):
-        judged = Stress(missed=1, accepted=1).misjudged(verified(4), seed=0)
+        judged = Stress(missed=1, accepted=1).misjudge(verified(4), seed=0)
         assert judged.correct.tolist() == [False, True, False, True]
         assert judged.reward.tolist() == [0, 1, 0, 1]
         assert judged.status.tolist() == ["wrong", "ok", "wrong", "ok"]

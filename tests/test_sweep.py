@@ -47,7 +47,7 @@ def names(content):
 # Direct runs
 
 # The entropy bonus has a gradient also where all answers are right.
-DIVERGES = {"label": "diverges", "arguments": {"kl": 1e308}}  # 0 x inf
+DIVERGES = {"label": "diverges", "settings": {"objective.kl": 1e308}}  # 0 x inf
 CASES = [
     {"label": "grpo", "arguments": {"n": 4}},
     {"label": "pods", "method": "pods", "arguments": {"n": 8, "m": 4}, "columns": "outcomes"},
@@ -479,7 +479,7 @@ def test_what_is_wrong_with_a_grid_is_said(content, message):
         ("a: !!int x", "not YAML"),
         ("a: !!int ''", "not YAML"),
         ("a: !!bool 7", "not YAML"),
-        ("a: " + "[" * 1000, "not YAML: it is nested too deeply"),
+        ("a: " + "[" * 1000, "not YAML"),
         ("parameters: &a {method: [*a]}", "nested more than 64"),
         ("parameters: {lab: {seed: 2001-01-01}}", r"datetime.date\(2001, 1, 1\) is no plain data"),
         ("1: 2", "the key 1 is no text"),

@@ -13,6 +13,7 @@ from workbench.utils.validation import (
     LARGEST_FILE,
     LARGEST_INTEGER,
     booleans,
+    brief,
     check_size,
     did_you_mean,
     instance_of,
@@ -22,7 +23,6 @@ from workbench.utils.validation import (
     one_of,
     plain_data,
     positive_number,
-    shown,
     success_rates,
     whole_number,
 )
@@ -149,16 +149,16 @@ def test_an_instance():
 
 @given(ANYTHING, st.integers(10, 90))
 def test_a_value_is_shown_within_the_limit(value, limit):
-    text = shown(value, limit)
+    text = brief(value, limit)
     assert len(text) <= limit
     if len(repr(value)) <= limit and not callable(value):
         assert text == repr(value)
 
 
 def test_functions_and_classes_are_shown_by_name():
-    assert shown(shown) == "shown"
-    assert shown(int) == "int"
-    assert shown("x" * 100) == "'" + "x" * 76 + "..."
+    assert brief(brief) == "brief"
+    assert brief(int) == "int"
+    assert brief("x" * 100) == "'" + "x" * 76 + "..."
 
 
 # Arrays

@@ -16,7 +16,7 @@ from workbench.policies import Plan
 from workbench.pools import Problem, unique_problems
 from workbench.rollouts import NonFinite, Ragged, Rollouts
 from workbench.slots import BASELINES, Selection
-from workbench.utils.validation import one_of, shown, whole_number
+from workbench.utils.validation import brief, one_of, whole_number
 
 MOST_ROLLOUTS = 10**6  # of one request, whose tokens all have to be in memory
 
@@ -40,10 +40,10 @@ def checked_problems(
 
 def checked_plan(course: Any, plan: Any, rollouts: int, limit: int) -> Plan:
     """A course's plan for so many rollouts, in responses of `limit` tokens at most."""
-    who = f"course: {shown(course)}"
-    plan = _returned(f"{who}.plan", Plan() if plan is None else plan, Plan)
+    who = f"course: {brief(course)}"
+    plan = _check_type(f"{who}.plan", Plan() if plan is None else plan, Plan)
     if plan.stop is not None and not callable(plan.stop):
-        raise ValueError(f"{who}: stop={shown(plan.stop)}; a function is needed, or None")
+        raise ValueError(f"{who}: stop={brief(plan.stop)}; a function is needed, or None")
     nothing = Ragged.of([[]] * rollouts, np.int32)
     prefixes = nothing if plan.prefixes is None else plan.prefixes
     lengths = prefixes.lengths
@@ -66,7 +66,7 @@ def checked_counts(who: str, counts: Any, problems: int) -> np.ndarray:
     array = checked_numbers(who, "counts", counts, problems, low=0)
     # Whole numbers of a floating-point type pass, since counts are often worked out from rates.
     if (array != np.floor(array)).any():
-        raise ValueError(f"{who}: counts={shown(array.tolist())}; whole numbers are needed")
+        raise ValueError(f"{who}: counts={brief(array.tolist())}; whole numbers are needed")
     if array.sum() > MOST_ROLLOUTS:
         raise ValueError(
             f"{who} asked for {int(array.sum())} rollouts at once; {MOST_ROLLOUTS} are allowed"
@@ -83,7 +83,7 @@ def checked_rows(who: str, rows: Any, size: int, ordered: bool = True) -> np.nda
     fits = array.ndim == 1 and (array.dtype.kind in "iu" or not len(array))
     if not fits or len(np.unique(array)) < len(array) or not np.isin(array, range(size)).all():
         raise ValueError(
-            f"{who}: rows={shown(rows)}; whole numbers from 0 to {size - 1}, each at "
+            f"{who}: rows={brief(rows)}; whole numbers from 0 to {size - 1}, each at "
             f"most once, are needed, or a mask of {size} bools"
         )
     array = array.astype(np.int64)
@@ -94,10 +94,10 @@ def checked_join(replay: Any, joined: Any, rollouts: Rollouts) -> tuple[Rollouts
     """The table and the candidates that replay returned for the round's `rollouts`: a table that
     begins with these rollouts, and rows of it.
     """
-    who = f"replay: {shown(replay)}"
-    joined = _returned(f"{who}.join", joined, tuple)
+    who = f"replay: {brief(replay)}"
+    joined = _check_type(f"{who}.join", joined, tuple)
     table, candidates = joined if len(joined) == 2 else (joined, None)
-    _returned(f"{who}.join", table, Rollouts)
+    _check_type(f"{who}.join", table, Rollouts)
     # The column of problems stands for the whole rows here. Comparing it finds old rows that were
     # put first, and rows that were dropped.
     if not np.array_equal(table.problem[: len(rollouts)], rollouts.problem):
@@ -111,8 +111,8 @@ def checked_join(replay: Any, joined: Any, rollouts: Rollouts) -> tuple[Rollouts
 
 def checked_selection(selector: Any, selection: Any, pool: Rollouts) -> Selection:
     """The selection among the `pool` of candidates, with rows in ascending order."""
-    who = f"selector: {shown(selector)}"
-    _returned(f"{who}.select", selection, Selection)
+    who = f"selector: {brief(selector)}"
+    _check_type(f"{who}.select", selection, Selection)
     # Not sorted by the check itself, since the weights have to follow the same order.
     rows = checked_rows(who, selection.rows, len(pool), ordered=False)
     order = np.argsort(rows, kind="stable")
@@ -120,7 +120,7 @@ def checked_selection(selector: Any, selection: Any, pool: Rollouts) -> Selectio
     if weights is not None:
         weights = checked_numbers(who, "weights", weights, len(rows), low=0)[order]
     columns = {}
-    for name, values in _returned(f"{who}: columns", selection.columns, Mapping).items():
+    for name, values in _check_type(f"{who}: columns", selection.columns, Mapping).items():
         if name in pool:
             raise ValueError(f"{who}: column {name!r} is there already; choose another name")
         columns[name] = checked_numbers(who, f"column {name!r}", values, len(pool), None)
@@ -161,14 +161,14 @@ def checked_numbers(
     if not fits or (low is not None and not (np.isfinite(array) & (array >= low)).all()):
         kinds = {None: "numbers", -np.inf: "finite numbers"}
         kind = kinds.get(low, f"finite numbers of at least {low}")
-        raise ValueError(f"{who}: {what}={shown(values)}; {size} {kind} are needed")
+        raise ValueError(f"{who}: {what}={brief(values)}; {size} {kind} are needed")
     return array.astype(np.float64)
 
 
-def _returned(who: str, value: Any, kind: type) -> Any:
+def _check_type(who: str, value: Any, kind: type) -> Any:
     """What a slot returned; ValueError unless it is of a kind."""
     if not isinstance(value, kind):
-        raise ValueError(f"{who} returned {shown(value)}; a {kind.__name__} is needed")
+        raise ValueError(f"{who} returned {brief(value)}; a {kind.__name__} is needed")
     return value
 
 

@@ -37,7 +37,7 @@ from workbench.rules import advantages, rewards
 from workbench.slots import Slot
 from workbench.utils.descriptions import defaults, describe, name_of
 from workbench.utils.names import SLOTS, catalogue, methods_of_packages
-from workbench.utils.validation import did_you_mean, instance_of, one_of, shown, unknown_argument
+from workbench.utils.validation import brief, did_you_mean, instance_of, one_of, unknown_argument
 from workbench.verifiers import Math
 
 # What the config of a pool tells besides the arguments of its family.
@@ -149,9 +149,9 @@ def mapping(name: str, value: Mapping[str, Any] | str | None) -> Mapping[str, An
         try:
             value = json.loads(value)
         except ValueError as error:
-            raise ValueError(f"{name}={shown(value)}: this is no JSON: {error}") from None
+            raise ValueError(f"{name}={brief(value)}: this is no JSON: {error}") from None
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ValueError(f'{name}={shown(value)}: names and values are needed, as {{"n": 8}}')
+        raise ValueError(f'{name}={brief(value)}: names and values are needed, as {{"n": 8}}')
     return value
 
 
@@ -199,14 +199,14 @@ def lab(name: str = "tiny", arguments: Mapping[str, Any] | str | None = None) ->
     for part, kind in (("sampling", Sampling), ("verifier", Math)):
         if isinstance(chosen.get(part), Mapping):
             _check_arguments(chosen[part], kind, f"{part}.")
-            chosen[part] = _called(kind, chosen[part])
+            chosen[part] = _call(kind, chosen[part])
     if isinstance(chosen.get("lora"), Mapping):
         for option in chosen["lora"]:
             one_of("lora", option, LORA_OPTIONS)
     pools = [part for part in ("problems", "held_out") if isinstance(chosen.get(part), Mapping)]
     for part in pools:
         check_pool(chosen[part])
-    made = _called(function, chosen | {part: pool(chosen[part]) for part in pools})
+    made = _call(function, chosen | {part: pool(chosen[part]) for part in pools})
     return made.stressed(**stress) if stress else made
 
 
@@ -238,7 +238,7 @@ def pool(config: Any) -> Pool | Stream:
         For what `check_pool` refuses, and for wrong arguments.
     """
     options = check_pool(config)
-    return _called(problems.FAMILIES[config["family"]], options)
+    return _call(problems.FAMILIES[config["family"]], options)
 
 
 def check_pool(config: Any) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def check_pool(config: Any) -> dict[str, Any]:
     are the arguments of the family's function.
     """
     if not isinstance(config, Mapping):
-        raise ValueError(f"problems: {shown(config)}; an object with a family is needed")
+        raise ValueError(f"problems: {brief(config)}; an object with a family is needed")
     one_of("family", config.get("family"), problems.FAMILIES)
     options = {name: value for name, value in config.items() if name not in FOUND}
     if options.get("verifier") is not None:
@@ -258,7 +258,7 @@ def check_pool(config: Any) -> dict[str, Any]:
         return options
     task = options.get("name")
     if not isinstance(task, str) or task in REFUSED_TASKS:
-        raise ValueError(f"name={shown(task)}: this task cannot be made from data")
+        raise ValueError(f"name={brief(task)}: this task cannot be made from data")
     for name, value in options.items():
         # The instruction is only appended to the question. The others are checked by the function.
         if name not in ("instruction", "n", "seed"):
@@ -282,7 +282,7 @@ def _check_names(
     known += further
     for name in names:
         if name not in known:
-            raise unknown_argument(name, shown(function), known, path)
+            raise unknown_argument(name, brief(function), known, path)
 
 
 def _check_arguments(given: Mapping[str, Any], function: Any, path: str = "") -> None:
@@ -291,10 +291,10 @@ def _check_arguments(given: Mapping[str, Any], function: Any, path: str = "") ->
     for name, each in inspect.signature(function).parameters.items():
         is_needed = each.default is each.empty and each.kind is not each.VAR_KEYWORD
         if is_needed and name not in given:
-            raise ValueError(f"{path}{name}: {shown(function)} needs this argument")
+            raise ValueError(f"{path}{name}: {brief(function)} needs this argument")
 
 
-def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+def _call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """function(**arguments), with tuples in place of the lists that JSON has made of them."""
     tuples = {name: tuple(value) for name, value in arguments.items() if isinstance(value, list)}
     return function(**{**arguments, **tuples})
@@ -311,7 +311,7 @@ def _check_harmless(option: str, value: Any) -> None:
     is_text = isinstance(value, str) and HARMLESS_TEXT.fullmatch(value)
     if not is_text and not isinstance(value, int | float | None):
         raise ValueError(
-            f"{option}={shown(value)}: data can give texts of letters, digits and signs, numbers, "
+            f"{option}={brief(value)}: data can give texts of letters, digits and signs, numbers, "
             "and lists of them"
         )
 
@@ -382,7 +382,7 @@ def _target(name: Any) -> Any:
             if name in known():
                 return known()[name]
     raise ValueError(
-        f"{shown(name)} is not a slot value of this package or of one that brings methods, so it "
+        f"{brief(name)} is not a slot value of this package or of one that brings methods, so it "
         "cannot be built from data; pass the object"
     )
 
@@ -400,7 +400,7 @@ def _set(description: dict[str, Any], path: str, value: Any) -> None:
     # No slot takes a plain text, so this was meant to be the name of a class.
     if len(names) == 1 and isinstance(value, str) and value not in _class_names():
         raise ValueError(
-            f"{path}={shown(value)}: no value of a slot has this name"
+            f"{path}={brief(value)}: no value of a slot has this name"
             f"{did_you_mean(value, _class_names())}"
         )
     part: Any = description
@@ -422,7 +422,7 @@ def _place(part: Any, name: str, outer: list[str]) -> Any:
             raise unknown_argument(name, "these parts", names, path)
         return names.index(name)
     if not isinstance(part, dict) or "is" not in part:
-        raise unknown_argument(name, "an empty slot" if part is None else shown(part), (), path)
+        raise unknown_argument(name, "an empty slot" if part is None else brief(part), (), path)
     target = _target(part["is"])
     _check_names([name], target, path)
     # An object that was only named has its defaults, until they are changed.

@@ -32,7 +32,7 @@ from workbench.utils.html import card
 from workbench.utils.names import LABS as LABS
 from workbench.utils.names import SIZES
 from workbench.utils.shipped import shipped
-from workbench.utils.validation import instance_of, is_number, number, one_of, shown, whole_number
+from workbench.utils.validation import brief, instance_of, is_number, number, one_of, whole_number
 from workbench.verifiers import Math, Verifier
 from workbench.verifiers.base import check_verifier
 
@@ -113,7 +113,7 @@ class Lab:
     def __post_init__(self) -> None:
         if not isinstance(self.problems, Pool | Stream):
             raise ValueError(
-                f"problems={shown(self.problems)}: a Pool or a Stream is needed, such as "
+                f"problems={brief(self.problems)}: a Pool or a Stream is needed, such as "
                 "problems.arithmetic(1024), or problems.from_rows(rows) for rows of your own"
             )
         if self.held_out is not None:
@@ -126,7 +126,7 @@ class Lab:
         check_verifier(self.verifier)
         if not callable(self.make_policy):
             raise ValueError(
-                f"make_policy={shown(self.make_policy)}: a function that returns a policy is needed"
+                f"make_policy={brief(self.make_policy)}: a function that returns a policy is needed"
             )
         check_arguments(self)
         if "lr" in self.optimizer:
@@ -637,7 +637,6 @@ def served(
 
     instance_of("server", server, Server, "Server('http://localhost:8000')")
     instance_of("model", model, str, "'Qwen/Qwen2.5-7B-Instruct'")
-    instance_of("template", template, str, "'{prompt}'")
     checks.check_template(template)
     return Lab(
         f"served:{model}",
@@ -711,6 +710,6 @@ def _check_texts(pool: Pool) -> None:
         for name, text in (("prompt", problem.prompt), ("answer", problem.answer)):
             if not isinstance(text, str) or not text.strip():
                 raise ValueError(
-                    f"problems: the {name} of {problem.id!r} is {shown(text)}; a text that is not "
+                    f"problems: the {name} of {problem.id!r} is {brief(text)}; a text that is not "
                     "blank is needed"
                 )

@@ -32,7 +32,7 @@ from workbench.utils.html import card
 from workbench.utils.names import MORE_PAPERS as MORE_PAPERS
 from workbench.utils.names import PAPERS as PAPERS
 from workbench.utils.names import SLOTS, method_names, methods_of_packages
-from workbench.utils.validation import instance_of, is_number, one_of, shown, whole_number
+from workbench.utils.validation import brief, instance_of, is_number, one_of, whole_number
 
 # Slot -> (the method that its protocol names, an example), for the slots whose values may learn.
 LEARNING_SLOTS = {
@@ -93,7 +93,7 @@ class Method:
     def __post_init__(self) -> None:
         # It is shown in tables and on pages, and a manifest holds it.
         if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
-            raise ValueError(f"name={shown(self.name)}: a text of one line is needed")
+            raise ValueError(f"name={brief(self.name)}: a text of one line is needed")
         slots = self.slots()
         for slot in LEARNING_SLOTS:
             _check_slot(slot, slots[slot])
@@ -272,7 +272,7 @@ def _measured(slot: str, name: str, number: Any) -> float:
     try:
         return float(number)
     except (TypeError, ValueError):
-        text = f"{slot}: its metric {name!r} is {shown(number)}; a number is needed"
+        text = f"{slot}: its metric {name!r} is {brief(number)}; a number is needed"
         raise ValueError(text) from None
 
 
@@ -732,14 +732,14 @@ def _check_slot(slot: str, value: Any) -> None:
     # A class is no instance of `Slot`, so a forgotten pair of brackets is found here too.
     if not (isinstance(value, Slot) and callable(getattr(value, action, None))):
         raise ValueError(
-            f"{slot}={shown(value)}: an object is needed whose class derives from "
+            f"{slot}={brief(value)}: an object is needed whose class derives from "
             f"workbench.slots.Slot and has {action}(), such as {example}"
         )
     # A misspelt need would be refused by every trainer, for the wrong reason.
     unknown = sorted(needs_of(value) - set(NEEDS))
     if unknown:
         raise ValueError(
-            f"{slot}={shown(value)}: it needs {unknown[0]!r}; known needs are {', '.join(NEEDS)}"
+            f"{slot}={brief(value)}: it needs {unknown[0]!r}; known needs are {', '.join(NEEDS)}"
         )
 
 
@@ -767,15 +767,15 @@ def _check_together(selector: Any, advantage: Any, parts: Any) -> None:
 def _check_reward(parts: Any) -> None:
     if not isinstance(parts, tuple | list) or not parts:
         raise ValueError(
-            f"reward={shown(parts)}: a tuple of at least one part is needed, such as (Correct(),)"
+            f"reward={brief(parts)}: a tuple of at least one part is needed, such as (Correct(),)"
         )
     for part in parts:
         # A class can be called as well, but that makes a part and no rewards.
         is_part = isinstance(part, Reward) and not isinstance(part, type)
         if not (is_part and is_number(part.weight)):
             raise ValueError(
-                f"reward: {shown(part)} is no part like Correct(): an object that can be called, "
+                f"reward: {brief(part)} is no part like Correct(): an object that can be called, "
                 "with a name and a numeric weight, is needed"
             )
     if len({part.name for part in parts}) < len(parts):
-        raise ValueError(f"reward={shown(parts)}: no two parts of the same name are allowed")
+        raise ValueError(f"reward={brief(parts)}: no two parts of the same name are allowed")

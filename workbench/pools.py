@@ -19,7 +19,7 @@ import numpy as np
 
 from workbench.utils.html import card
 from workbench.utils.seeding import generator
-from workbench.utils.validation import shown, whole_number
+from workbench.utils.validation import brief, whole_number
 
 SPLITS = ("train", "heldout")
 HELD_OUT_SHARE = 0.2  # of all generated problems, by a hash of their text
@@ -93,10 +93,10 @@ class Pool(Sequence):
 
     def __repr__(self) -> str:
         family = f", family {self.config['family']!r}" if "family" in self.config else ""
-        return f"Pool({len(self)} problems{family}, the first {shown(self.problems[0].prompt)})"
+        return f"Pool({len(self)} problems{family}, the first {brief(self.problems[0].prompt)})"
 
     def _repr_html_(self) -> str:
-        first = [(shown(each.prompt), shown(each.answer)) for each in self.problems[:5]]
+        first = [(brief(each.prompt), brief(each.answer)) for each in self.problems[:5]]
         return card(f"{self!r}: prompts and answers", first)
 
     def __len__(self) -> int:
@@ -231,7 +231,7 @@ def unique_problems(
     for problem in problems:
         if not isinstance(problem, Problem):
             raise ValueError(
-                f"{name}: {shown(problem)} is no Problem; make one with Problem(id, prompt, "
+                f"{name}: {brief(problem)} is no Problem; make one with Problem(id, prompt, "
                 "answer), or a whole pool with problems.from_rows(rows)"
             )
         if problem.id in seen:

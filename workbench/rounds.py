@@ -21,7 +21,7 @@ from workbench.rollouts import Context, Ragged, Rollouts, spread
 from workbench.rules.advantages import selected_advantages
 from workbench.rules.success_rates import tally
 from workbench.slots import More
-from workbench.utils.validation import shown
+from workbench.utils.validation import brief
 
 MOST_REQUESTS = 1000  # an allocator that asks more often than this in one round never ends
 
@@ -104,12 +104,12 @@ def collect(
 
     Arguments: see `play`.
     """
-    name = shown(allocator)
+    name = brief(allocator)
     requests = allocator.allocate(problems, context)
     # An `allocate` without any `yield` runs at once and returns a plain value.
     if not isinstance(requests, Generator):
         raise ValueError(
-            f"allocator: {name}.allocate returned {shown(requests)}; it must be a generator that "
+            f"allocator: {name}.allocate returned {brief(requests)}; it must be a generator that "
             "yields its counts"
         )
     rollouts: Rollouts | None = None
@@ -175,7 +175,7 @@ def choose(method: Method, rollouts: Rollouts, candidates: np.ndarray, context: 
     pool = rollouts.take(candidates)
     # The selector sees how good each candidate is against its whole group, whatever baseline it
     # then asks for.
-    who = f"advantage: {shown(method.advantage)}"
+    who = f"advantage: {brief(method.advantage)}"
     full = checks.checked_advantages(who, method.advantage(pool, context), pool)
     pool = pool.assign(
         advantage=full.means() if isinstance(full, Ragged) else full,

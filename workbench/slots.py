@@ -26,7 +26,8 @@ the one method that its protocol names:
             return Selection(np.argsort(rollouts.lengths, kind="stable")[: self.m])
 
 A constructor keeps its arguments as attributes of the same names. A run clones the method it is
-given and records it, and both read the arguments from there.
+given and records it, and both read the arguments from there. The types that its signatures name,
+such as `Rollouts` and `Context`, can be imported from here too.
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, runtime_checka
 
 import numpy as np
 
+from workbench.pools import Pool, Problem, Stream
+from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.utils.bounds import Count, check_arguments, choice
 from workbench.utils.descriptions import clone, compose
 
 if TYPE_CHECKING:
     from workbench.policies import Plan, Sampling
-    from workbench.pools import Pool, Problem, Stream
-    from workbench.rollouts import Context, Ragged, Rollouts
+
+Problems = Sequence[Problem]
 
 # What a slot value may need of the trainer that drives it. `Run` provides all of it; TRL and verl
 # provide a part.
@@ -321,7 +324,7 @@ class Selection:
 class Curriculum(Protocol):
     """Which problems come next."""
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Problems:
         """The next n problems of the pool, none of them in `context.taken`.
 
         Called once at the start of a round, and again, with `context.taken` filled, whenever the
@@ -333,7 +336,7 @@ class Allocator(Protocol):
     """How many rollouts for which problem."""
 
     def allocate(
-        self, problems: Sequence[Problem], context: Context
+        self, problems: Problems, context: Context
     ) -> Generator[np.ndarray | More, Any, np.ndarray | None]:
         """A generator that asks for rollouts and sees what came of them.
 
@@ -356,7 +359,7 @@ class Course(Protocol):
     """Where a rollout starts, and when it stops."""
 
     def plan(
-        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context
+        self, problems: Problems, counts: np.ndarray, before: np.ndarray, context: Context
     ) -> Plan | None:
         """The plan of one request: counts[i] rollouts of problems[i], which had before[i] so far.
 

@@ -50,7 +50,7 @@ from workbench.plots.style import (
     style,
 )
 from workbench.records import Record
-from workbench.utils.validation import one_of, positive_number, shown
+from workbench.utils.validation import brief, one_of, positive_number
 
 __all__ = [
     "ARMS",
@@ -523,7 +523,7 @@ def _grid(part: pd.DataFrame, x: str) -> np.ndarray:
 def _check_setting(runs: pd.DataFrame, setting: str) -> None:
     known = list(dict.fromkeys(runs["setting"]))
     if setting not in known:
-        raise ValueError(f"setting={shown(setting)}: there are {', '.join(known)}")
+        raise ValueError(f"setting={brief(setting)}: there are {', '.join(known)}")
 
 
 def measured_step(arm: str, baseline: str, level: float = LEVEL) -> Interval:

@@ -264,7 +264,7 @@ def course_arms(limit: int, judged: int) -> Callable[[], dict[str, Method]]:
             "dps": methods.dps(),
             "pilot-commit": methods.pilot_commit(8, 24, groups=8),
             "duet": methods.duet(limit=limit, low=2).adjust("course", grace=8),
-            "arrol": methods.arrol(16, **arrol),
+            "arrol": methods.arrol(16, course=Survival(**arrol)),
             "arrol-one-bin": methods.arrol(16, course=Survival(bins=1, **arrol)),
             "prefix-sampling": methods.prefix_sampling(),
             "prefix-rl": methods.prefix_rl(),

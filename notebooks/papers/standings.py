@@ -23,7 +23,7 @@ from workbench.analysis.curves import against, common_budget, each, of_common_se
 from workbench.analysis.intervals import Measurement, resolved_ratio
 from workbench.analysis.sequential import ALPHA, verdicts
 from workbench.analysis.targets import crossings, ratio_to_target, rising, to_target
-from workbench.utils.validation import one_of, shown
+from workbench.utils.validation import brief, one_of
 
 # Name of a column, and what is counted in it.
 UNITS: dict[str, Any] = {name: name for name in ("rollouts", "flops", "seconds", "round")}
@@ -93,7 +93,7 @@ def common_target(groups: Any, y: str = "accuracy", share: float = 1.0) -> float
             "score above the start that all reach"
         )
     if not 0 < share <= 1:
-        raise ValueError(f"share={shown(share)}: a number above 0 and up to 1 is needed")
+        raise ValueError(f"share={brief(share)}: a number above 0 and up to 1 is needed")
     return start + share * (top - start)
 
 

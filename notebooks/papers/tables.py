@@ -14,7 +14,7 @@ from workbench.analysis.curves import Curve, Unit, common_budget, of_common_seed
 from workbench.analysis.intervals import LEVEL, Measurement, mean_interval
 from workbench.analysis.runs import arms, by_seed
 from workbench.records import Record
-from workbench.utils.validation import one_of, shown
+from workbench.utils.validation import brief, one_of
 
 __all__ = [
     "accuracy_by_level",
@@ -197,7 +197,7 @@ def accuracy_gain(
     budget = reached if budget is None else budget
     if not 0 <= budget <= reached:
         raise ValueError(
-            f"budget={shown(budget)}: the runs were last evaluated at {reached:g} of it"
+            f"budget={brief(budget)}: the runs were last evaluated at {reached:g} of it"
         )
 
     def gain(run: Curve, rival: Curve) -> float:

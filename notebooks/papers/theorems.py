@@ -22,7 +22,7 @@ from workbench.rules.budgets import (
     required_rollouts,
     value,
 )
-from workbench.utils.validation import numpy_generator, positive_number, shown, whole_number
+from workbench.utils.validation import brief, numpy_generator, positive_number, whole_number
 
 __all__ = [
     "best_allocation",
@@ -123,7 +123,7 @@ def least_rollouts(p: Any, alpha: float = 0.9) -> np.ndarray:
     """
     p = np.asarray(p, dtype=np.float64)
     if not ((p > 0) & (p < 1)).all() or not 0 < alpha < 1:
-        raise ValueError(f"p={shown(p.tolist())}, alpha={alpha}: all must lie above 0 and below 1")
+        raise ValueError(f"p={brief(p.tolist())}, alpha={alpha}: all must lie above 0 and below 1")
     # One rollout alone never has both outcomes.
     counts = np.full(p.shape, 2, dtype=np.int64)
     too_few = nonzero_gradient_probability(counts, p) < alpha

@@ -70,9 +70,10 @@ def at_budget(
     # One budget for all arms, settled before anything is read off their curves.
     if budget is None:
         budget = common_budget(curves, unit)
-    reached: dict[str, dict[int, float]] = {}
-    for label, by_seed_ in curves.items():
-        reached[label] = {seed: curve.score_at(unit, budget) for seed, curve in by_seed_.items()}
+    reached = {
+        label: {seed: curve.score_at(unit, budget) for seed, curve in by_seed.items()}
+        for label, by_seed in curves.items()
+    }
     rows = {}
     for label, scores in reached.items():
         mean, half = mean_interval(list(scores.values()), level)

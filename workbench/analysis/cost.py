@@ -29,19 +29,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import bisect, brentq, nnls
 
-from workbench.analysis.curves import Curve, of_common_seeds, read
+from workbench.analysis.curves import Curve, column_of, of_common_seeds, read
 from workbench.analysis.intervals import LEVEL, Measurement
-from workbench.analysis.metrics import finite
-from workbench.analysis.runs import arms
+from workbench.analysis.runs import arms, one_setting
 from workbench.analysis.targets import Crossing, crossing, ratio_to_target
 from workbench.records.round_stats import FORWARD, TRAINING
-from workbench.utils.validation import one_of, positive_number, shown
+from workbench.utils.bounds import Positive, PositiveOrZero, check_arguments, choice
+from workbench.utils.validation import one_of, positive_number
 
 # A sampled token is a forward pass, a trained one a forward and a backward pass.
 FLOP_PRICE = FORWARD / TRAINING
@@ -84,17 +84,14 @@ class CostModel:
     array([1.21])
     """
 
-    price: float
-    bill: str = "gradient"
-    fixed: float = 0.0
-    by: str = "tokens"
+    price: Positive
+    bill: Annotated[str, choice(*BILLS)] = "gradient"
+    fixed: PositiveOrZero = 0.0
+    by: Annotated[str, choice("tokens", "rollouts")] = "tokens"
     label: str = ""
 
     def __post_init__(self) -> None:
-        positive_number("price", self.price)
-        positive_number("fixed", self.fixed, zero=True)
-        one_of("bill", self.bill, BILLS)
-        one_of("by", self.by, ("tokens", "rollouts"))
+        check_arguments(self)
 
     @property
     def name(self) -> str:
@@ -160,18 +157,18 @@ def of_machine(records: Any, bill: str = "gradient") -> CostModel:
         [record.rounds for group in arms(records).values() for record in group], ignore_index=True
     )
     problems = rounds["problems"].to_numpy(dtype=float)
-    sampled = rounds["tokens_sampled"].to_numpy(dtype=float)
-    generating, a_sampled = nnls(
-        np.column_stack([problems, sampled]), rounds["seconds_generate"].to_numpy(dtype=float)
-    )[0]
-    updating, a_trained = nnls(
-        np.column_stack([problems, _trained(rounds, bill)]),
-        rounds["seconds_update"].to_numpy(dtype=float),
-    )[0]
+
+    def split(seconds: str, tokens: Any) -> np.ndarray:
+        """What a problem and what a token takes of the seconds of a phase."""
+        table = np.column_stack([problems, tokens])
+        return nnls(table, rounds[seconds].to_numpy(dtype=float))[0]
+
+    generating, a_sampled = split("seconds_generate", rounds["tokens_sampled"])
+    updating, a_trained = split("seconds_update", _trained(rounds, bill))
     if not min(a_sampled, a_trained) > 0:
         raise ValueError(
-            f"a sampled token takes {a_sampled:g} s and a trained one {a_trained:g} s; both must "
-            "be above 0, so give runs whose rounds differ in what they sample and train"
+            f"a sampled token takes {a_sampled:g} s and a trained one {a_trained:g} s; give runs "
+            "whose rounds differ in what they sample and train"
         )
     other = rounds["seconds_verify"].sum() + rounds["seconds_schedule"].sum()
     fixed = generating + updating + other / problems.sum()
@@ -232,13 +229,8 @@ def price_of_sampling(records: Any, unit: str = "seconds", bill: str = "gradient
     """
     one_of("unit", unit, ("seconds", "flops"))
     one_of("bill", bill, BILLS)
-    [group] = arms({"records": records}).values()
-    prices = []
-    for record in group:
-        try:
-            prices.append(price_of_rounds(record.rounds, unit, bill))
-        except ValueError as error:
-            raise ValueError(f"{record.path}: {error}") from None
+    group = one_setting(records)
+    prices = [price_of_rounds(record.rounds, unit, bill) for record in group]
     return Measurement(np.array(prices), scale="ratio")
 
 
@@ -286,7 +278,7 @@ def break_even(
     ----------
     arm, baseline : (n,) Tokens each
         Of the same seeds in the same order.
-    prices : rising numbers above 0
+    prices : numbers above 0
         Where to look; between the first change of sign the root is found exactly.
     level : float
         Probability of the interval.
@@ -302,7 +294,7 @@ def break_even(
     (0.6667, True)
     """
     arm, baseline = list(arm), list(baseline)
-    grid = _checked_prices(prices)
+    grid = np.sort(np.fromiter(prices, dtype=float))
 
     def measured(price: float) -> Measurement:
         return bill_ratio(arm, baseline, float(price), level)
@@ -316,15 +308,13 @@ def break_even(
         return float(np.log(measured(price).value))
 
     # On the log scale the arm is the cheaper one where the value is below 0.
-    values = np.array([advantage(price) for price in grid])
-    signs = np.sign(values)
+    signs = np.sign([advantage(price) for price in grid])
+    cheaper_below = bool(signs[0] < 0)
     turns = np.flatnonzero(signs[:-1] != signs[1:])
     estimate = np.nan
     if len(turns):
         estimate = float(brentq(advantage, grid[turns[0]], grid[turns[0] + 1]))
-    cheaper_below = bool(values[0] < 0)
-    # An interval may lie between two prices of the grid, and its estimate is in it.
-    if len(turns):
+        # An interval may lie between two prices of the grid, and its estimate is in it.
         grid = np.sort(np.append(grid, estimate))
     # The interval of the price holds what the data cannot exclude: every price at which the
     # interval of the cost ratio holds 1. The grid finds it roughly, bisection then its two edges.
@@ -391,23 +381,16 @@ def ratios_by_price(
     DataFrame, a row a label and price
         label, price, ratio, low, high, n (pairs), censored and censored_baseline.
     """
-    prices = _checked_prices(prices)
+    prices = [float(price) for price in prices]
     tokens = tokens_to_target(groups, target, bill)
     one_of("baseline", baseline, tokens)
     rows = []
     for label in [label for label in tokens if label != baseline]:
         pairs = of_common_seeds(tokens[label], tokens[baseline])
         for price in prices:
-            measured = bill_ratio(*pairs, float(price))
-            rows.append(
-                {
-                    "label": label,
-                    "price": float(price),
-                    **measured.columns("ratio"),
-                    "censored": measured.censored,
-                    "censored_baseline": measured.censored_baseline,
-                }
-            )
+            measured = bill_ratio(*pairs, price)
+            row = {"label": label, "price": price, **measured.columns("ratio")}
+            rows.append(row | measured.stopped())
     return pd.DataFrame(rows)
 
 
@@ -443,17 +426,4 @@ def price_of_rounds(rounds: pd.DataFrame, unit: str, bill: str) -> float:
 
 def _trained(rounds: pd.DataFrame, bill: str) -> np.ndarray:
     """The trained tokens of each round that a bill counts, (rounds,)."""
-    column = BILLS[bill]
-    if column not in rounds:
-        raise ValueError(
-            f"bill={bill!r}: the record has no column {column}; records made before it was added "
-            'have to be made again, or take bill="gradient"'
-        )
-    return rounds[column].to_numpy(dtype=float)
-
-
-def _checked_prices(prices: Iterable[float]) -> np.ndarray:
-    grid = finite("prices", list(prices), 1)
-    if grid[0] <= 0 or (np.diff(grid) <= 0).any():
-        raise ValueError(f"prices={shown(grid.tolist())}: rising numbers above 0 are needed")
-    return grid
+    return column_of(rounds, BILLS[bill])

@@ -28,7 +28,7 @@ import pandas as pd
 from workbench.analysis.metrics import pass_at_k
 from workbench.analysis.runs import arms
 from workbench.records import Record
-from workbench.utils.validation import one_of, shown
+from workbench.utils.validation import brief, one_of
 
 # What spending is counted in: a column of the rounds, or their number, and its name in a sentence.
 UNITS = {
@@ -83,7 +83,7 @@ class Curve:
 
     def places(self, unit: str | Unit) -> np.ndarray:
         """What had been spent at each evaluation, (E,) float64."""
-        numbers, totals = _totals(self.table, unit, self.path)
+        numbers, totals = _totals(self.table, unit)
         if not np.isin(self.rounds, numbers).all():
             raise ValueError(f"{self.path}: rounds that were evaluated are missing")
         # Rounds are in order, so an evaluated one is found by bisection. A Series that is indexed
@@ -104,7 +104,7 @@ class Curve:
         if not 0 <= budget <= places[-1]:
             raise ValueError(
                 f"budget={budget:g}: {self.path} was last evaluated at {places[-1]:g} "
-                f"{name_of(unit)}, so its score at this budget is not known"
+                f"{name_of(unit)}"
             )
         return float(np.interp(budget, places, self.scores))
 
@@ -145,14 +145,9 @@ def read(
         curves[label] = {}
         for record in records:
             values = scores(record, y, levels)
-            curves[label][record.seed] = Curve(
-                label,
-                record.seed,
-                values.index.to_numpy(),
-                values.to_numpy(),
-                record.rounds,
-                record.path,
-            )
+            found = (values.index.to_numpy(), values.to_numpy())
+            curve = Curve(label, record.seed, *found, record.rounds, record.path)
+            curves[label][record.seed] = curve
     return _on_one_grid(curves)
 
 
@@ -169,26 +164,21 @@ def scores(record: Record, y: str = "accuracy", levels: Sequence[int] | None = N
     evals = evaluations(record)
     if levels is not None:
         if "level" not in evals:
-            raise ValueError(f"levels={shown(levels)}: {record.path} was packed without levels")
+            raise ValueError(f"levels={brief(levels)}: {record.path} was packed without levels")
         evals = evals[evals["level"].isin(list(levels))]
         if evals.empty:
-            raise ValueError(
-                f"levels={shown(levels)}: no held-out problem of {record.path} has them"
-            )
+            raise ValueError(f"levels={brief(levels)}: {record.path} has no such held-out problem")
+    by_round = evals.groupby("round")
     if y == "accuracy":
         # Every problem counts the same, however many samples it has.
         return (evals["correct"] / evals["samples"]).groupby(evals["round"]).mean()
     if y == "greedy":
-        return evals["greedy"].astype(float).groupby(evals["round"]).mean()
+        return by_round["greedy"].mean()
     k = re.fullmatch(r"pass@(\d+)", y)
     if k is None:
         raise ValueError(f"y={y!r}: allowed are 'accuracy', 'greedy' and 'pass@k', such as pass@8")
     samples = int(evals["samples"].min())
-    parts = {
-        number: pass_at_k(part["correct"].to_numpy(), samples, int(k[1]))
-        for number, part in evals.groupby("round")
-    }
-    return pd.Series(parts)
+    return by_round["correct"].apply(lambda correct: pass_at_k(correct, samples, int(k[1])))
 
 
 def spent(record: Record, unit: str | Unit) -> pd.Series:
@@ -202,7 +192,7 @@ def spent(record: Record, unit: str | Unit) -> pd.Series:
         "tokens_sampled", "tokens_trained" (with a gradient), "tokens_selected", or a
         `cost.CostModel`.
     """
-    numbers, totals = _totals(record.rounds, unit, record.path)
+    numbers, totals = _totals(record.rounds, unit)
     return pd.Series(totals, index=numbers, name=name_of(unit))
 
 
@@ -211,21 +201,16 @@ def comparable(groups: Any) -> None:
     known: set[str] | None = None
     for records in arms(groups).values():
         for record in records:
-            # As a list, since going through a column of strings is slow.
-            problems = set(evaluations(record)["problem"].unique().tolist())
+            problems = set(evaluations(record)["problem"].unique())
             # The first run's problems are those that all others must have.
             known = known or problems
             if problems != known:
-                raise ValueError(
-                    f"{record.path}: other held-out problems than those of the first run; compare "
-                    "runs of one lab"
-                )
+                raise ValueError(f"{record.path}: other held-out problems than the first run has")
 
 
 def common_budget(groups: Any, unit: str | Unit) -> float:
     """The largest budget that every run had reached by its last evaluation on the common grid."""
-    curves = read(groups)
-    return min(float(curve.places(unit)[-1]) for curve in each(curves))
+    return min(float(curve.places(unit)[-1]) for curve in each(read(groups)))
 
 
 def each(curves: dict[str, dict[int, Curve]]) -> Iterable[Curve]:
@@ -289,14 +274,23 @@ def evaluations(record: Record) -> pd.DataFrame:
     evals = record.evals
     if evals.empty:
         raise ValueError(
-            f"{record.path}: the run was never evaluated on held-out problems, so there is no "
-            "held-out score; run it with held_out problems and evaluate_every, or read a column "
-            'of its rounds, such as "reward"'
+            f"{record.path}: never evaluated on held-out problems; run it with held_out problems "
+            'and evaluate_every, or read a column of its rounds, such as "reward"'
         )
     return evals
 
 
-def _totals(rounds: pd.DataFrame, unit: str | Unit, path: Path) -> tuple[np.ndarray, np.ndarray]:
+def column_of(rounds: pd.DataFrame, name: str) -> np.ndarray:
+    """A column of the rounds, (rounds,) float64; ValueError where an old record lacks it."""
+    if name not in rounds:
+        raise ValueError(
+            f"{name}: the record has no such column; records made before it was added have to be "
+            "made again"
+        )
+    return rounds[name].to_numpy(dtype=float)
+
+
+def _totals(rounds: pd.DataFrame, unit: str | Unit) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of the rounds with 0 before them, and what had been spent by the end of each."""
     if not isinstance(unit, str):
         values = np.cumsum(unit.per_round(rounds))
@@ -304,12 +298,7 @@ def _totals(rounds: pd.DataFrame, unit: str | Unit, path: Path) -> tuple[np.ndar
         values = rounds["round"].to_numpy(dtype=float)
     else:
         one_of("unit", unit, UNITS)
-        if unit not in rounds:
-            raise ValueError(
-                f"unit={unit!r}: {path} has no such column; records made before it was added have "
-                "to be made again"
-            )
-        values = rounds[unit].cumsum().to_numpy(dtype=float)
+        values = np.cumsum(column_of(rounds, unit))
     # Runs are evaluated before their first round as well, when nothing has been spent.
     numbers = rounds["round"].to_numpy(dtype=int)
     return np.concatenate(([0], numbers)), np.concatenate(([0.0], values))
@@ -317,16 +306,18 @@ def _totals(rounds: pd.DataFrame, unit: str | Unit, path: Path) -> tuple[np.ndar
 
 def _on_one_grid(curves: dict[str, dict[int, Curve]]) -> dict[str, dict[int, Curve]]:
     """Curves restricted to the rounds at which every run that was still going was evaluated."""
-    # Whether a round is kept depends on all runs of all arms, not on the seeds of one arm. Most of
-    # them were evaluated after the same rounds, and those are asked once.
+    # Whether a round is kept depends on all runs of all arms, not on the seeds of one arm. A run
+    # that had ended by then has no say, or one short run would cut all others.
     everyone = list(each(curves))
     grids = {tuple(curve.rounds.tolist()) for curve in everyone}
+    rounds = set().union(*grids)
+    common = [n for n in rounds if all(n in grid or grid[-1] < n for grid in grids)]
     kept: dict[str, dict[int, Curve]] = {}
     left_out: dict[str, list[int]] = {}  # by label: seeds of an arm share their grid
     for label, by_seed in curves.items():
         kept[label] = {}
         for seed, curve in by_seed.items():
-            keep = np.array([_all_have(number, grids) for number in curve.rounds], dtype=bool)
+            keep = np.isin(curve.rounds, common)
             # The evaluation that every run gets at its end may lie off the grid; it is no warning.
             lost = curve.rounds[:-1][~keep[:-1]]
             if len(lost):
@@ -334,23 +325,15 @@ def _on_one_grid(curves: dict[str, dict[int, Curve]]) -> dict[str, dict[int, Cur
             # A curve needs two points. A run that is read alone may have a single evaluation.
             if keep.sum() < 2 and len(everyone) > 1:
                 raise ValueError(
-                    f"{curve.path}: fewer than two of its evaluations are at rounds that all arms "
-                    "have; let it go on to its next evaluation, or run the arms with the same "
-                    "evaluate_every"
+                    f"{curve.path}: fewer than two evaluations at rounds that all arms have; let "
+                    "it go on to its next evaluation, or give all arms one evaluate_every"
                 )
             kept[label][seed] = replace(curve, rounds=curve.rounds[keep], scores=curve.scores[keep])
     if left_out:
         warnings.warn(
-            "the arms were evaluated after different rounds; left out, because not all of them "
-            f"have it: {shown(left_out)}",
+            f"the arms were evaluated after different rounds; left out: {brief(left_out)}",
             GridWarning,
             # The line that called `read`.
             stacklevel=3,
         )
     return kept
-
-
-def _all_have(number: int, grids: Iterable[tuple[int, ...]]) -> bool:
-    """Whether every run that went on until this round was evaluated after it."""
-    # A run that had ended by then has no say, or one short run would cut all others.
-    return all(number in rounds or rounds[-1] < number for rounds in grids)

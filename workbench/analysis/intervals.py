@@ -14,14 +14,14 @@ says what other seeds would give on these problems, and nothing about other prob
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from scipy import optimize, stats
 
-from workbench.utils.validation import one_of, positive_number, shown, whole_number
+from workbench.utils.validation import brief, number, one_of, positive_number, whole_number
 
 LEVEL = 0.95
 SCALES = ("linear", "ratio", "percent")
@@ -31,7 +31,6 @@ RANK_TEST_SEEDS = 12
 # Where ranks put a value that may be as far away as it likes. Its average with another value is
 # half as far away, so beyond a quarter an average says nothing.
 OUT_OF_REACH = 1e9
-_CENSORED = ("censored", "censored_baseline")
 
 
 @dataclass(frozen=True)
@@ -88,30 +87,24 @@ class Measurement:
     censored: Any = 0
     censored_baseline: Any = 0
     level: float = LEVEL
+    # What was given as `censored` and `censored_baseline`.
+    _bounds: tuple[Any, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         one_of("scale", self.scale, SCALES)
-        if not 0 < self.level < 1:
-            raise ValueError(f"level={shown(self.level)}: a number between 0 and 1 is needed")
+        number("level", self.level, above=0, below=1)
         values = np.asarray(self.values, dtype=np.float64)
         if values.ndim != 1 or not values.size:
             raise ValueError(f"values: shape {values.shape}; one number for each seed is needed")
         # The dataclass is frozen, so what was converted has to be put in past its own guard.
         object.__setattr__(self, "values", values)
         self._to_line(values)  # refuses what has no logarithm
-        which = {}
-        for name in _CENSORED:
-            given = getattr(self, name)
-            if np.ndim(given):
-                which[name] = np.asarray(given, dtype=bool)
-                if which[name].shape != values.shape:
-                    raise ValueError(
-                        f"{name}: a number, or one truth value for each seed, is needed"
-                    )
-                object.__setattr__(self, name, int(which[name].sum()))
-            elif not given:
-                which[name] = np.zeros(len(values), dtype=bool)
-        object.__setattr__(self, "_which", which)
+        bounds = (self.censored, self.censored_baseline)
+        if any(np.ndim(each) and np.shape(each) != values.shape for each in bounds):
+            raise ValueError("censored: a number, or one truth value for each seed, is needed")
+        object.__setattr__(self, "_bounds", bounds)
+        object.__setattr__(self, "censored", int(np.sum(self.censored)))
+        object.__setattr__(self, "censored_baseline", int(np.sum(self.censored_baseline)))
 
     @property
     def n(self) -> int:
@@ -147,8 +140,7 @@ class Measurement:
 
     def at_level(self, level: float) -> Measurement:
         """The same values with an interval of another level."""
-        censored = (self._which.get(name, getattr(self, name)) for name in _CENSORED)
-        return Measurement(self.values, self.scale, *censored, level=level)
+        return Measurement(self.values, self.scale, *self._bounds, level=level)
 
     def columns(self, value: str = "value", n: str = "n") -> dict[str, float]:
         """Value, both ends of the interval and number of seeds as cells of a row of a table.
@@ -159,6 +151,10 @@ class Measurement:
             The names of the cells with the value and with the number of seeds.
         """
         return {value: self.value, "low": self.low, "high": self.high, n: self.n}
+
+    def stopped(self) -> dict[str, int]:
+        """How many values are bounds, as cells of a row of a table."""
+        return {"censored": self.censored, "censored_baseline": self.censored_baseline}
 
     def p_value(self, bound: float) -> float:
         """Two-sided p-value of the test that the true value is `bound`; NaN with one seed.
@@ -200,7 +196,8 @@ class Measurement:
     def _by_ranks(self) -> bool:
         """Whether signed ranks decide: enough seeds, and it is known which values are bounds."""
         some = self.censored + self.censored_baseline > 0
-        return some and self.n >= RANK_TEST_SEEDS and len(self._which) == len(_CENSORED)
+        known = all(np.ndim(each) or not each for each in self._bounds)
+        return some and known and self.n >= RANK_TEST_SEEDS
 
     def _averages(self, above: bool = False, below: bool = False) -> np.ndarray:
         """The averages of every two values and of each with itself, sorted.
@@ -212,7 +209,8 @@ class Measurement:
             value that is both stays where it is if both are asked for.
         """
         line = self._to_line(self.values).copy()
-        up, down = (self._which[name] for name in _CENSORED)
+        # Where none is censored, 0 stands for all of them.
+        up, down = (np.broadcast_to(np.asarray(each, bool), self.n) for each in self._bounds)
         if above:
             line[up & ~(down & below)] = OUT_OF_REACH
         if below:
@@ -260,7 +258,7 @@ class Measurement:
         ratios = 1 + values / 100 if self.scale == "percent" else values
         if not (ratios > 0).all():
             raise ValueError(
-                f"values: {shown(values[~(ratios > 0)][0])} on the scale {self.scale!r}; ratios "
+                f"values: {brief(values[~(ratios > 0)][0])} on the scale {self.scale!r}; ratios "
                 "must be above 0 and changes above -100 %"
             )
         return np.log(ratios)
@@ -408,11 +406,7 @@ def smallest_change(
     if power is None:
         return float(deviation * quantile / np.sqrt(n))
     # Without any difference an interval leaves 0 out on one side this often.
-    by_chance = (1 - level) / 2
-    if not by_chance < power < 1:
-        raise ValueError(
-            f"power={shown(power)}: a number above {by_chance:.3g} and below 1 is needed"
-        )
+    number("power", power, above=(1 - level) / 2, below=1)
 
     # An interval leaves 0 out on the right side where the t statistic exceeds the quantile; with
     # a true difference that statistic follows the noncentral t distribution. The wrong side is no

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.utils.validation import shown, whole_number
+from workbench.utils.validation import brief, whole_number
 
 
 def pass_at_k(correct: Any, n: int, k: int) -> float:
@@ -42,7 +42,7 @@ def pass_at_k(correct: Any, n: int, k: int) -> float:
     whole_number("k", k, 1, n)
     counts = finite("correct", correct)
     if ((counts < 0) | (counts > n) | (counts != np.floor(counts))).any():
-        raise ValueError(f"correct={shown(correct)}: counts from 0 to {n} are needed")
+        raise ValueError(f"correct={brief(correct)}: counts from 0 to {n} are needed")
     # The product of (n - c - i) / (n - i) needs no factorials, which overflow for large n.
     failed = np.ones(len(counts))
     # Once there are fewer wrong samples than draws, a factor is 0 and the product stays 0: then
@@ -68,11 +68,9 @@ def finite(name: str, values: Any, dimensions: int | None = None) -> np.ndarray:
     float64 array
     """
     values = np.asarray(values, dtype=np.float64)
-    if dimensions is not None and values.ndim != dimensions:
-        plural = "s" if dimensions > 1 else ""
-        raise ValueError(f"{name}: shape {values.shape}; {dimensions} dimension{plural} are needed")
-    if not values.size:
-        raise ValueError(f"{name}: shape {values.shape}; at least one number is needed")
+    if not values.size or dimensions not in (None, values.ndim):
+        wanted = "numbers" if dimensions is None else f"numbers in {dimensions} dimensions"
+        raise ValueError(f"{name}: shape {values.shape}; {wanted} are needed")
     if not np.isfinite(values).all():
         bad = values[~np.isfinite(values)][0]
         raise ValueError(f"{name}: {bad} is among them; finite numbers are needed")

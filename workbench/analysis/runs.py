@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from workbench.records import Record, record_paths
 from workbench.utils.labels import from_folder
 
@@ -74,9 +76,7 @@ def labelled(records: Record | Iterable[Record]) -> dict[str, list[Record]]:
     dict from label to a list of Record
         In the order of first appearance, the records of each in the order of their seeds.
     """
-    records = [records] if isinstance(records, Record) else list(records)
-    if not records:
-        raise ValueError("records=[]: at least one is needed")
+    records = _listed(records)
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         name = _folder_label(record) or record.label
@@ -112,15 +112,10 @@ def arms(records: Any) -> dict[str, list[Record]]:
     TypeError
         For anything but records, such as paths.
     """
-    if not isinstance(records, Mapping):
-        return labelled(_listed(records))
+    if not isinstance(records, Mapping) or not records:
+        return labelled(records)
     # The labels of a dict are the caller's word; that each holds one setting is checked.
-    by_label = {
-        str(label): one_setting(group, f"label {label!r}") for label, group in records.items()
-    }
-    if not by_label:
-        raise ValueError("records={}: at least one label with its records is needed")
-    return by_label
+    return {str(label): one_setting(group, f"label {label!r}") for label, group in records.items()}
 
 
 def one_setting(records: Any, what: str = "records") -> list[Record]:
@@ -133,8 +128,6 @@ def one_setting(records: Any, what: str = "records") -> list[Record]:
         How the message names them.
     """
     records = _listed(records)
-    if not records:
-        raise ValueError(f"{what}: at least one record is needed")
     if len({_setting(record) for record in records}) > 1:
         by_label = labelled(records)
         raise ValueError(
@@ -157,14 +150,15 @@ def settings(record: Record) -> dict[str, Any]:
     A lab of one's own says nothing of its problems, so their digest is among them.
     """
     manifest = record.manifest
-    arguments = manifest.get("arguments", {})
+    arguments = dict(manifest.get("arguments", {}))
+    for name in FREE_ARGUMENTS:
+        arguments.pop(name, None)
+    problems = (manifest.get("data") or {}).get("problems")
     return {
         "method": manifest["method"],
         "lab": manifest.get("lab"),
-        "problems": (manifest.get("data") or {}).get("problems"),
-        "arguments": {
-            name: value for name, value in arguments.items() if name not in FREE_ARGUMENTS
-        },
+        "problems": problems,
+        "arguments": arguments,
     }
 
 
@@ -184,15 +178,11 @@ def _distinct_labels(parts: list[tuple[str, list[Record]]]) -> list[str]:
     labels = [name for name, _ in parts]
     # Only names that occur more than once are lengthened, by what differs between their settings.
     for name in {label for label in labels if labels.count(label) > 1}:
-        flat = {
-            i: flatten(settings(group[0]))
-            for i, (other, group) in enumerate(parts)
-            if other == name
-        }
-        keys = sorted(set().union(*flat.values()))
-        differing = [key for key in keys if len({each.get(key) for each in flat.values()}) > 1]
-        for i, each in flat.items() if differing else ():
-            shown = ", ".join(f"{_short(key)}={each.get(key, 'none')}" for key in differing)
+        alike = [i for i, label in enumerate(labels) if label == name]
+        table = pd.DataFrame({i: flatten(settings(parts[i][1][0])) for i in alike}).sort_index()
+        differing = table[table.nunique(axis=1, dropna=False) > 1].fillna("none")
+        for i in alike if len(differing) else ():
+            shown = ", ".join(f"{_short(key)}={text}" for key, text in differing[i].items())
             labels[i] = f"{name} ({shown})"
     # Equal settings in different places have nothing that differs, and some differences are longer
     # than any figure has room for. Paths tell these apart.
@@ -229,11 +219,12 @@ def _listed(records: Any) -> list[Record]:
     """One or more records as a list; TypeError for paths and other things."""
     if isinstance(records, Record):
         return [records]
-    if isinstance(records, Iterable) and not isinstance(records, str | Path | Mapping):
-        records = list(records)
-        if all(isinstance(record, Record) for record in records):
-            return records
-    raise TypeError(
-        f"records={records!r}: a Record, a list of them, or a dict from label to either is needed, "
-        "as wb.load(path) and wb.load_all(path) give them"
-    )
+    listed = list(records) if isinstance(records, Iterable) else [records]
+    if not all(isinstance(record, Record) for record in listed):
+        raise TypeError(
+            f"records={records!r}: a Record, a list of them, or a dict from label to either is "
+            "needed, as wb.load(path) and wb.load_all(path) give them"
+        )
+    if not listed:
+        raise ValueError("records: at least one is needed")
+    return listed

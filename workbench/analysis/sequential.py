@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +35,7 @@ import pandas as pd
 from scipy import special
 
 from workbench.analysis.intervals import LEVEL, Measurement, holm
-from workbench.utils.validation import positive_number, shown, whole_number
+from workbench.utils.validation import brief, number, one_of, positive_number, whole_number
 
 ALPHA = round(1 - LEVEL, 9)
 # After the fifth pair of seeds and every one that follows. Earlier looks decide hardly anything.
@@ -98,8 +97,7 @@ def nominal_levels(
     [0.05]
     """
     looks = _checked(looks)
-    if not 0 < level < 1:
-        raise ValueError(f"level={shown(level)}: a number between 0 and 1 is needed")
+    number("level", level, above=0, below=1)
     if len(looks) == 1:
         return np.array([level])
     smallest = _smallest(looks, float(shape))
@@ -134,8 +132,7 @@ def overall_p(p: float, n: int, looks: Iterable[int] = LOOKS, *, shape: float = 
     True
     """
     looks = _checked(looks)
-    if n not in looks:
-        raise ValueError(f"n={shown(n)}: allowed are the looks {shown(list(looks))}")
+    one_of("n", int(n), looks)
     if len(looks) == 1 or np.isnan(p):
         return float(p)
     weight = _weights(looks, shape)[looks.index(n)]
@@ -212,13 +209,7 @@ def readings(
 
 
 def verdict(
-    ratio: float,
-    low: float,
-    high: float,
-    p: float,
-    *,
-    level: float = ALPHA,
-    band: float = BAND,
+    ratio: float, low: float, high: float, p: float, *, level: float = ALPHA, band: float = BAND
 ) -> str:
     """The one rule by which every table, figure and sentence calls an arm.
 
@@ -323,8 +314,8 @@ def _checked(looks: Iterable[int]) -> tuple[int, ...]:
     looks = tuple(looks)
     for look in looks:
         whole_number("looks", look, 2)
-    if not looks or any(later <= look for look, later in pairwise(looks)):
-        raise ValueError(f"looks={shown(list(looks))}: rising numbers of at least 2 are needed")
+    if not looks or list(looks) != sorted(set(looks)):
+        raise ValueError(f"looks={brief(list(looks))}: rising numbers of at least 2 are needed")
     return tuple(map(int, looks))
 
 

@@ -23,7 +23,7 @@ from scipy.optimize import isotonic_regression
 from workbench.analysis.curves import Curve, Unit, against, name_of, read
 from workbench.analysis.intervals import LEVEL, Measurement
 from workbench.analysis.metrics import finite
-from workbench.utils.validation import shown
+from workbench.utils.validation import brief
 
 
 class Crossing(NamedTuple):
@@ -77,16 +77,11 @@ def crossing(places: Any, scores: Any, target: float) -> Crossing:
     places = finite("places", places, 1)
     fit = rising(scores)
     if places.shape != fit.shape or (np.diff(places) < 0).any():
-        raise ValueError(
-            f"places {places.shape} and scores {fit.shape}: one rising place for each score is "
-            "needed"
-        )
+        raise ValueError(f"places: {brief(places)}; one rising place for each score is needed")
     if not np.isfinite(target):
-        raise ValueError(f"target={shown(target)}: a finite number is needed")
+        raise ValueError(f"target={brief(target)}: a finite number is needed")
     if fit[0] >= target:
-        raise ValueError(
-            f"target={target:g}: a run begins at {fit[0]:.3g}; the target must lie above that"
-        )
+        raise ValueError(f"target={target:g}: it must lie above {fit[0]:.3g}, where a run begins")
     # The fit never falls, so its last value is its highest.
     if fit[-1] < target:
         return Crossing(float(places[-1]), False)
@@ -191,12 +186,8 @@ def to_target(
         }
     for label, pairs in against(crossed_by, baseline).items():
         measured = ratio_to_target(*pairs, level)
-        rows[label] |= measured.columns("ratio", n="pairs")
-        rows[label] |= {
-            "censored": measured.censored,
-            "censored_baseline": measured.censored_baseline,
-            "p": measured.p_value(1.0),
-        }
+        rows[label] |= measured.columns("ratio", n="pairs") | measured.stopped()
+        rows[label]["p"] = measured.p_value(1.0)
     table = pd.DataFrame.from_dict(rows, orient="index")
     return table.rename_axis(f"{y} {target:g}, {name_of(unit)}")
 

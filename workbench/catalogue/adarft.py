@@ -8,25 +8,24 @@ $$T \leftarrow \text{clip}\big(T + 50 \tanh(2\,(\bar r - 0.5)),\; 0,\; 100\big),
 so the target rises while the mean reward $\bar r$ is above one half. *Released code.*
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.pools import Pool, Problem, Stream
-from workbench.rollouts import Context, Rollouts
-from workbench.rules.allocators import Uniform
-from workbench.rules.curricula import finite, not_taken
-from workbench.slots import Slot, state_field
-from workbench.utils.bounds import Positive, Share, choice
-from workbench.utils.validation import instance_of, number
+from workbench.methods import Method, Uniform, method
+from workbench.rules.curricula import OverPool, rng_of
+from workbench.slots import Context, Pool, Problems, Rollouts, state_field
+from workbench.utils.bounds import Positive, Share, choice, of_kind
+from workbench.utils.validation import number
+
+Difficulties = Annotated[Mapping[str, float], of_kind(Mapping, "{'problem id': 40}")]
 
 
 @dataclass
-class AdaRft(Slot):
+class AdaRft(OverPool):
     """Takes the problems whose difficulty is nearest to a target that follows the mean reward.
 
     Difficulties lie in [0, 100]. After each round the target moves by
@@ -50,7 +49,7 @@ class AdaRft(Slot):
     AdaRFT (arXiv 2504.05520) and its released code: step 50, sensitivity 2, wanted .5.
     """
 
-    difficulties: Mapping[str, float] | None = None
+    difficulties: Difficulties | None = None
     start: Annotated[float, partial(number, low=0, high=100)] = 0.0
     step: Positive = 50.0
     sensitivity: Positive = 2.0
@@ -63,10 +62,8 @@ class AdaRft(Slot):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.difficulties is not None:
-            instance_of("difficulties", self.difficulties, Mapping, "{'problem id': 40}")
-            for problem, difficulty in self.difficulties.items():
-                number(f"difficulties[{problem!r}]", difficulty, low=0, high=100)
+        for problem, difficulty in (self.difficulties or {}).items():
+            number(f"difficulties[{problem!r}]", difficulty, low=0, high=100)
         # A checkpoint gives a number back with the type that it has here.
         self.target = float(self.start)
 
@@ -75,32 +72,24 @@ class AdaRft(Slot):
         """A choice of problems, by their levels where no difficulties are given."""
         return {"problem_choice", "levels"} if self.difficulties is None else {"problem_choice"}
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
-        """The n problems nearest to the target."""
-        problems = finite(pool, self)
-        candidates = not_taken(problems, context)
-        if len(candidates) < n and context.taken:
-            return [problems[i] for i in candidates]
-        distance = np.abs(self._difficulties(problems)[candidates] - self.target)
+    def _places(self, problems: Problems, n: int, pool: Pool, context: Context) -> np.ndarray:
+        distance = np.abs(self._difficulties(problems, pool) - self.target)
         if self.ties == "index":
-            order = np.argsort(distance, kind="stable")
-        else:
-            rng = context.rng("curriculum", len(context.taken))
-            order = np.lexsort((rng.random(len(distance)), distance))
-        return [problems[i] for i in candidates[order[:n]]]
+            return np.argsort(distance, kind="stable")[:n]
+        return np.lexsort((rng_of(context).random(len(distance)), distance))[:n]
 
-    def _difficulties(self, pool: Pool) -> np.ndarray:
-        """The difficulty of every problem of the pool, (P,)."""
+    def _difficulties(self, problems: Problems, pool: Pool) -> np.ndarray:
+        """The difficulties of some problems of the pool, (P,)."""
         if self.difficulties is not None:
             for problem in pool:
                 if problem.id not in self.difficulties:
                     raise ValueError(f"difficulties: problem {problem.id!r} of the pool has none")
-            return np.array([self.difficulties[problem.id] for problem in pool])
+            return np.array([self.difficulties[problem.id] for problem in problems])
         # The scale is that of the whole pool, so that a target means the same in every round.
-        levels = np.array([problem.level for problem in pool])
-        low, high = levels.min(), levels.max()
+        levels = [problem.level for problem in pool]
+        low, high = min(levels), max(levels)
         scale = 100 / (high - low) if high > low else 0.0
-        return (levels - low) * scale
+        return (np.array([problem.level for problem in problems]) - low) * scale
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The target moves with the mean reward of the round's new rollouts."""

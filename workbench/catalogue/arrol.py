@@ -14,21 +14,18 @@ are cut to these bounds. Where none has to be cut, both shares come out right on
 and notes; the constants are those of DUET's authors, who compare with it. No code.*
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.methods import Method, method
+from workbench.methods import Method, Uniform, method
 from workbench.policies import GO_ON, STOP, Growing, Plan
-from workbench.pools import Problem
-from workbench.rollouts import Context, Rollouts
-from workbench.rules.allocators import Uniform
 from workbench.rules.courses import draws_of, leave_one, numbered
 from workbench.rules.scheduler import Learner
 from workbench.rules.selectors import Finished
-from workbench.slots import Slot, state_field
+from workbench.slots import Context, Problems, Rollouts, Slot, state_field
 from workbench.utils.bounds import Count, CountOrZero, Positive, Share, ShareAboveZero, at_least
 from workbench.utils.names import STOPPED
 from workbench.utils.seeding import derive
@@ -155,7 +152,7 @@ class Survival(Slot):
     needs = frozenset({"stopping", "growing_states"})
 
     def plan(
-        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context
+        self, problems: Problems, counts: np.ndarray, before: np.ndarray, context: Context
     ) -> Plan:
         """All rollouts start at their problems, and are judged once."""
         owner = np.repeat(np.arange(len(counts)), counts)

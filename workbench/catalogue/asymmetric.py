@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.methods import Method, method
+from workbench.methods import Method, Uniform, method
 from workbench.rules.advantages import OfFunction, binary_outcomes, divide, group_means
-from workbench.rules.allocators import Uniform
 from workbench.utils.groups import grouped_rewards, is_mixed
 from workbench.utils.validation import one_of
 

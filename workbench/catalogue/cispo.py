@@ -10,9 +10,7 @@ The paper does not print its upper bound; 5 is a later recommendation. *Code of 
 differ in the bound.*
 """
 
-from workbench.methods import Method, method
-from workbench.objectives import Objective
-from workbench.rules.allocators import Uniform
+from workbench.methods import Method, Objective, Uniform, method
 
 
 @method(paper="MiniMax-M1 (arXiv 2506.13585)", decides="objective")

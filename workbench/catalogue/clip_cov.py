@@ -11,9 +11,7 @@ zero. Ratios are bounded to $[0, 2]$, as in the authors' scripts, so that the us
 matters. *Released code.*
 """
 
-from workbench.methods import Method, method
-from workbench.objectives import Objective
-from workbench.rules.allocators import Uniform
+from workbench.methods import Method, Objective, Uniform, method
 
 
 @method(paper="Cui et al. (arXiv 2505.22617)", decides="objective")

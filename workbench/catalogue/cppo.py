@@ -12,20 +12,16 @@ problems, so that it trains on as many rollouts as if none were left out. The pa
 dynamic allocation, and `dynamic_allocation=False` turns it off. *Released code.*
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.pools import Problem
-from workbench.rollouts import Context, Rollouts
-from workbench.rules.advantages import GroupNormalized
-from workbench.rules.allocators import GroupSize, Requests, Uniform
+from workbench.methods import GroupNormalized, Method, Uniform, method
+from workbench.rules.allocators import GroupSize, Requests
 from workbench.rules.selectors import first_of_each_group
-from workbench.slots import More, PerProblem, Selection, Slot
+from workbench.slots import Context, More, PerProblem, Problems, Rollouts, Selection, Slot
 from workbench.utils.bounds import choice
 from workbench.utils.groups import group_numbers
 from workbench.utils.validation import number
@@ -61,7 +57,7 @@ class Widened(Slot):
         """n of every problem, and so `factor` times as many for each one that the round has."""
         return PerProblem(round(self.factor * self.n), "about")
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """A request for the further problems, and one for the rollouts."""
         further = round(self.factor * len(problems)) - len(problems)
         if further:

@@ -18,11 +18,9 @@ from typing import Annotated
 import numpy as np
 
 from workbench.methods import Method, method
-from workbench.pools import Pool, Problem, Stream
-from workbench.rollouts import Context
 from workbench.rules.allocators import InProportion
-from workbench.rules.curricula import ByPosteriors, draw_by_weight, finite, not_taken
-from workbench.rules.success_rates import Posteriors
+from workbench.rules.curricula import ByPosteriors, draw_by_weight, rng_of
+from workbench.slots import Context, Pool, Problems
 from workbench.utils.bounds import Positive, choice
 
 
@@ -51,15 +49,9 @@ class Cures(ByPosteriors):
     form: Annotated[str, choice("paper", "code")] = "paper"
     restart: int | None = None
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
-        """n problems of the whole pool, drawn without replacement by their weights."""
-        pool = finite(pool, self)
-        problems = [pool[i] for i in not_taken(pool, context)]
-        if len(problems) < n and context.taken:
-            return problems
+    def _places(self, problems: Problems, n: int, pool: Pool, context: Context) -> np.ndarray:
         weights = self.weights([problem.id for problem in problems])
-        rng = context.rng("curriculum", len(context.taken))
-        return draw_by_weight(problems, weights, n, rng)
+        return draw_by_weight(weights, n, rng_of(context))
 
     def weights(self, ids: Sequence[str]) -> np.ndarray:
         """What each problem is drawn in proportion to, (P,), the largest 1."""
@@ -97,10 +89,6 @@ class ByDeviation(InProportion):
 
     up: int = 64
     restart: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.posteriors = Posteriors(restart=self.restart)
 
     def _weights(self, ids: Sequence[str]) -> np.ndarray:
         # Under the prior no mean is 0 or 1, so every problem keeps a positive weight.

@@ -16,12 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.rollouts import Context, Rollouts
+from workbench.methods import Method, Uniform, method
 from workbench.rules.advantages import divide
-from workbench.rules.allocators import Uniform
-from workbench.rules.success_rates import Posteriors, RemembersPosteriors, outcomes
-from workbench.slots import state_field
+from workbench.rules.success_rates import RemembersPosteriors, outcomes
+from workbench.slots import Context, Rollouts
 from workbench.utils.bounds import Flag
 
 
@@ -47,11 +45,8 @@ class DiscountedBeta(RemembersPosteriors):
 
     decay: float = 0.5
     scale: Flag = True
-    posteriors: Posteriors = state_field()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.posteriors = Posteriors(decay=self.decay, towards="zero")
+    towards = "zero"
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
         """(R,) float64."""

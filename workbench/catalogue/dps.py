@@ -21,13 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.pools import Pool, PoolExhausted, Problem, Stream
-from workbench.rollouts import Context, Rollouts
-from workbench.rules.allocators import Uniform
-from workbench.rules.curricula import finite
+from workbench.methods import Method, Uniform, method
+from workbench.rules.curricula import OverPool
 from workbench.rules.success_rates import outcomes_of_round
-from workbench.slots import Slot, state_field
+from workbench.slots import Context, Pool, Problems, Rollouts, state_field
 from workbench.utils.bounds import Share
 
 # What a problem never seen has: chances of its three states, and a count of each transition.
@@ -35,7 +32,7 @@ UNSEEN = np.vstack([np.full((1, 3), 1 / 3), np.ones((3, 3))])
 
 
 @dataclass
-class Dps(Slot):
+class Dps(OverPool):
     """Takes the problems that are most likely to be mixed, by a Markov chain for each problem.
 
     A problem is in one of three states, "all wrong", "mixed" and "all right", and moves between
@@ -58,23 +55,16 @@ class Dps(Slot):
 
     decay: Share = 0.7
 
-    needs = frozenset({"problem_choice"})
-
     # Problem -> (4, 3): the chances, and the counts with a row for each state that is left.
     memory: dict[str, Any] = state_field(dict)
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
-        """The n problems with the greatest chance of a mixed group."""
-        pool = finite(pool, self)
+    def _candidates(self, pool: Pool, n: int, context: Context) -> Problems:
         ordered = [pool[i] for i in pool.order(context.seed, 0)]
-        candidates = [problem for problem in ordered if problem.id not in context.taken]
-        if len(candidates) < n:
-            if context.taken:
-                return candidates
-            raise PoolExhausted(f"n={n}: the pool has {len(pool)} problems")
-        mixed = self.predicted([problem.id for problem in candidates])[:, 1]
-        best = np.argsort(-mixed, kind="stable")[:n]
-        return [candidates[i] for i in np.sort(best)]
+        return [problem for problem in ordered if problem.id not in context.taken]
+
+    def _places(self, problems: Problems, n: int, pool: Pool, context: Context) -> np.ndarray:
+        mixed = self.predicted([problem.id for problem in problems])[:, 1]
+        return np.sort(np.argsort(-mixed, kind="stable")[:n])
 
     def predicted(self, ids: Sequence[str]) -> np.ndarray:
         """Chances of each problem's states in the coming round, (P, 3)."""

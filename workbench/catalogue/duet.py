@@ -31,15 +31,21 @@ import numpy as np
 
 from workbench.methods import Method, method
 from workbench.policies import END, GO_ON, STOP, Growing, Plan
-from workbench.pools import Problem
-from workbench.rollouts import Context, Rollouts
 from workbench.rules.allocators import GroupSize, Requests
 from workbench.rules.courses import draws_of, leave_one
-from workbench.slots import PerProblem, Selection, Slot, state_field
-from workbench.utils.bounds import Count, CountOrZero, Interval, Positive, Share, ShareAboveZero
+from workbench.slots import Context, PerProblem, Problems, Rollouts, Selection, Slot, state_field
+from workbench.utils.bounds import (
+    Count,
+    CountOrZero,
+    Interval,
+    Positive,
+    Share,
+    ShareAboveZero,
+    of_kind,
+)
 from workbench.utils.groups import sample_variances
 from workbench.utils.names import STOPPED
-from workbench.utils.validation import instance_of, number, whole_number
+from workbench.utils.validation import number, whole_number
 from workbench.verifiers.boxes import last_box
 
 
@@ -120,7 +126,7 @@ class Signals(Slot):
             del self.sums[next(iter(self.sums))]
 
 
-OfSignals = Annotated[Signals, partial(instance_of, kinds=Signals, example="Signals(history=256)")]
+OfSignals = Annotated[Signals, of_kind(Signals, "Signals(history=256)")]
 
 
 def by_signal(
@@ -232,7 +238,7 @@ class BySignal(Slot):
         target = self.budget * self.n * length.sum()
         return by_signal(signal, length, target, self.low, self.up)
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """One request, within the budget of tokens."""
         yield self.counts([problem.id for problem in problems], context.max_new_tokens)[1]
 
@@ -353,7 +359,7 @@ class Deadline(Slot):
         return first, second
 
     def plan(
-        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context
+        self, problems: Problems, counts: np.ndarray, before: np.ndarray, context: Context
     ) -> Plan:
         """All rollouts start at their problems, and may be ended or stopped."""
         limit = context.max_new_tokens or 0
@@ -408,9 +414,7 @@ class Deadline(Slot):
         return last_box(text) is not None or ANSWER.search(text) is not None
 
 
-OfAllocator = Annotated[
-    BySignal, partial(instance_of, kinds=BySignal, example="allocators.BySignal(8)")
-]
+OfAllocator = Annotated[BySignal, of_kind(BySignal, "allocators.BySignal(8)")]
 
 
 def inverse_counts(counts: Any, floor: float = 0.05) -> np.ndarray:
@@ -504,12 +508,9 @@ def duet(n: int = 8, budget: float = 0.5, limit: int = 3072, low: int = 1) -> Me
     """
     whole_number("limit", limit, 1)
     usual = Deadline()
-    scaled = {
-        name: round(getattr(usual, name) * limit / 3072)
-        for name in ("every", "start", "grace", "gap")
-    }
-    scaled["every"] = max(scaled["every"], 1)
-    deadline = Deadline(**scaled)
+    published = (usual.every, usual.start, usual.grace, usual.gap)
+    every, start, grace, gap = (round(tokens * limit / 3072) for tokens in published)
+    deadline = Deadline(every=max(every, 1), start=start, grace=grace, gap=gap)
     allocator = BySignal(n, budget, low)
     weights = InverseCounts(spare=deadline.spare, allocator=allocator.clone())
     return Method("duet", allocator=allocator, course=deadline, selector=weights)

@@ -15,14 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.objectives import Objective
-from workbench.rollouts import Context, Rollouts
-from workbench.rules.advantages import GroupNormalized
-from workbench.rules.allocators import Uniform
+from workbench.methods import GroupNormalized, Method, Objective, Uniform, method
 from workbench.rules.replay import Joined, RightAnswers, is_bare
 from workbench.rules.success_rates import outcomes
-from workbench.slots import state_field
+from workbench.slots import Context, Rollouts, state_field
 from workbench.utils.bounds import Count, Share
 from workbench.utils.groups import place_within
 

@@ -17,11 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.rollouts import Context, Rollouts
-from workbench.rules.allocators import Uniform
+from workbench.methods import Method, Uniform, method
 from workbench.rules.replay import Joined, Stored, group_and_round, join_rows, without_marks
-from workbench.slots import Selection, Slot, state_field
+from workbench.slots import Context, Rollouts, Selection, Slot, state_field
 from workbench.utils.bounds import Count, Positive, Share
 
 

@@ -14,18 +14,14 @@ deviation in the last step is over tokens and not over rollouts.*
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.rollouts import Context, Rollouts
+from workbench.methods import Correct, Method, Overlong, Uniform, method
 from workbench.rules.advantages import batch_normalized, group_normalized
-from workbench.rules.allocators import Uniform
-from workbench.rules.rewards import Correct, Overlong
-from workbench.slots import Slot
-from workbench.utils.bounds import PositiveOrZero
-from workbench.utils.validation import instance_of
+from workbench.slots import Context, Rollouts, Slot
+from workbench.utils.bounds import PositiveOrZero, of_kind
 
 
 def parts_normalized(
@@ -76,6 +72,9 @@ def parts_normalized(
     return batch_normalized(sums, groups, baseline="group", ddof=1, eps=eps)
 
 
+Weights = Annotated[Mapping[str, float], of_kind(Mapping, "{'correct': 1.0, 'overlong': 0.5}")]
+
+
 @dataclass(frozen=True)
 class PartsNormalized(Slot):
     """`parts_normalized` as a slot value: the advantage of GDPO.
@@ -87,15 +86,11 @@ class PartsNormalized(Slot):
     eps : float
     """
 
-    weights: Mapping[str, float] = field(default_factory=lambda: {"correct": 1.0})
+    weights: Weights = field(default_factory=lambda: {"correct": 1.0})
     eps: PositiveOrZero = 0.0
 
     reads_verdict = False
     compares_rollouts = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        instance_of("weights", self.weights, Mapping, "{'correct': 1.0, 'overlong': 0.5}")
 
     @property
     def part_weights(self) -> Mapping[str, float]:  # type: ignore[override]

@@ -9,9 +9,7 @@ $e^{-0.4}$ from below if it is negative. One extreme token moves a geometric mea
 arithmetic one. *Released code.*
 """
 
-from workbench.methods import Method, method
-from workbench.objectives import Objective
-from workbench.rules.allocators import Uniform
+from workbench.methods import Method, Objective, Uniform, method
 
 
 @method(paper="GMPO (arXiv 2507.20673)", decides="objective")

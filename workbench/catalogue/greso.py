@@ -14,18 +14,16 @@ wrong. The released code asks instead whether the mean reward is above .98 or be
 the same for groups of 8 with its reward for the format. *Released code.*
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from workbench.methods import Method, method
-from workbench.pools import Pool, PoolExhausted, Problem, Stream
-from workbench.rollouts import Context, Rollouts
+from workbench.pools import PoolExhausted
 from workbench.rules.allocators import DynamicSampling
 from workbench.rules.curricula import OverEpochs, finite
 from workbench.rules.success_rates import outcomes_of_round
-from workbench.slots import state_field
+from workbench.slots import Context, Pool, Problem, Problems, Rollouts, Stream, state_field
 from workbench.utils.bounds import Share, ShareAboveZero
 
 
@@ -85,7 +83,7 @@ class Greso(OverEpochs):
         streak = easy or hard
         return 1 - max(self.bases[kind] ** streak, self.floor)
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Problems:
         """The next n problems that are not skipped, over as many epochs as it takes."""
         pool = finite(pool, self)
         rng = context.rng("curriculum", len(context.taken))

@@ -12,20 +12,16 @@ another to the problem where the next one has the largest value. *Text; the size
 our choice.*
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from workbench.methods import Method, method
-from workbench.pools import Problem
-from workbench.rollouts import Context
-from workbench.rules.allocators import GroupSize, Requests
+from workbench.rules.allocators import GroupSize, Requests, Split
 from workbench.rules.budgets import greedily
 from workbench.rules.success_rates import tally
-from workbench.slots import PerProblem, Slot
-from workbench.utils.validation import whole_number
+from workbench.slots import Context, Problems
 
 
 def by_hit_utility(a: Any, b: Any, total: int, up: int) -> np.ndarray:
@@ -74,7 +70,7 @@ def by_hit_utility(a: Any, b: Any, total: int, up: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class HitUtility(Slot):
+class HitUtility(Split):
     """A probe of every problem, then the split with the greatest expected number of problems
     solved.
 
@@ -103,16 +99,12 @@ class HitUtility(Slot):
 
     needs = frozenset({"resampling"})
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number("up", self.up, self.probe)
-        whole_number("n", self.n, self.probe, self.up)
+    @property
+    def _least(self) -> int:
+        """The probe."""
+        return self.probe
 
-    def sampled(self) -> PerProblem:
-        """n on average."""
-        return PerProblem(self.n, "average")
-
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """A request for the probes, and one for the rest."""
         ids = [problem.id for problem in problems]
         rollouts = yield np.full(len(ids), self.probe, dtype=np.int64)

@@ -8,9 +8,7 @@ to the objective, and all others $\rho A$. *Released code; the constants of verl
 authors'.*
 """
 
-from workbench.methods import Method, method
-from workbench.objectives import Objective
-from workbench.rules.allocators import Uniform
+from workbench.methods import Method, Objective, Uniform, method
 
 
 @method(paper="Cui et al. (arXiv 2505.22617)", decides="objective")

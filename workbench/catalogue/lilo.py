@@ -9,17 +9,14 @@ A round samples four times as much as one of GRPO, so compare the two by rollout
 rounds. *Text.*
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from workbench.methods import Method, method
-from workbench.pools import Problem
-from workbench.rollouts import Context
 from workbench.rules.allocators import GroupSize, Requests, rows_of
 from workbench.rules.success_rates import tally
-from workbench.slots import More, PerProblem, Slot
+from workbench.slots import Context, More, PerProblem, Problems, Slot
 from workbench.utils.bounds import Count
 
 
@@ -49,7 +46,7 @@ class MostLearnable(Slot):
         """n of every problem that is kept."""
         return PerProblem(self.n)
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """A request for problems and one for rollouts; returns the rows of the kept problems."""
         wanted = len(problems)
         if self.factor > 1:

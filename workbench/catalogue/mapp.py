@@ -11,20 +11,16 @@ and that of a wrong one is the same with right and wrong exchanged, and negative
 drawn by the predicted chance of a mixed group. *Text.*
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 from scipy.special import betaln, gammaln
 
-from workbench.methods import Method, method
-from workbench.pools import Pool, Problem, Stream
-from workbench.rollouts import Context, Rollouts
-from workbench.rules.allocators import Uniform
-from workbench.rules.curricula import ByPosteriors, draw_by_weight
-from workbench.rules.success_rates import Posteriors, RemembersPosteriors, outcomes
-from workbench.slots import state_field
+from workbench.methods import Method, Uniform, method
+from workbench.rules.curricula import ByPosteriors, draw_by_weight, rng_of
+from workbench.rules.success_rates import RemembersPosteriors, outcomes
+from workbench.slots import Context, Pool, Problems, Rollouts
 from workbench.utils.bounds import Count, at_least
 
 
@@ -69,16 +65,10 @@ class Mapp(ByPosteriors):
     factor: Count = 8
     decay: float = 0.5
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
-        """n candidates, drawn without replacement in proportion to their scores."""
-        candidates = self._candidates(pool, n, self.factor, context)
-        if not candidates:
-            return []
-        belief = self.posteriors.of([problem.id for problem in candidates])
+    def _places(self, problems: Problems, n: int, pool: Pool, context: Context) -> np.ndarray:
+        belief = self.posteriors.of([problem.id for problem in problems])
         scores = mixed_group_probability(belief[:, 0], belief[:, 1], self.rollouts)
-        rng = context.rng("curriculum", len(context.taken))
-        # In the middle of a round the pool may have fewer problems left than are asked for.
-        return draw_by_weight(candidates, scores, min(n, len(candidates)), rng)
+        return draw_by_weight(scores, n, rng_of(context))
 
 
 def marginal_advantages(a: Any, b: Any, n: Any) -> np.ndarray:
@@ -131,10 +121,6 @@ class Marginalized(RemembersPosteriors):
     """
 
     decay: float = 0.5
-    posteriors: Posteriors = state_field()
-
-    def __post_init__(self) -> None:
-        self.posteriors = Posteriors(decay=self.decay)
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
         """(R,) float64."""

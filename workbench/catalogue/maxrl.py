@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.objectives import Objective
+from workbench.methods import Method, Objective, Uniform, method
 from workbench.rules.advantages import (
     OfFunction,
     binary_outcomes,
@@ -27,7 +26,6 @@ from workbench.rules.advantages import (
     group_means,
     group_normalized,
 )
-from workbench.rules.allocators import Uniform
 from workbench.utils.groups import grouped_rewards
 from workbench.utils.validation import one_of
 

@@ -11,16 +11,13 @@ mean is far from one half. After the round the belief decays towards its prior a
 rollouts. *Released code.*
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.pools import Pool, Problem, Stream
-from workbench.rollouts import Context
-from workbench.rules.allocators import Uniform
-from workbench.rules.curricula import ByPosteriors
+from workbench.methods import Method, Uniform, method
+from workbench.rules.curricula import ByPosteriors, rng_of
+from workbench.slots import Context, Pool, Problems
 from workbench.utils.bounds import Count, Interval, Share
 
 
@@ -52,14 +49,9 @@ class Mopps(ByPosteriors):
     interval: Interval | None = None
     decay: float = 1.0
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
-        """The n candidates whose drawn success rates suit best."""
-        candidates = self._candidates(pool, n, self.factor, context)
-        if not candidates:
-            return []
-        # The number of problems taken tells a second draw of the same round from the first.
-        rng = context.rng("curriculum", len(context.taken))
-        belief = self.posteriors.of([problem.id for problem in candidates])
+    def _places(self, problems: Problems, n: int, pool: Pool, context: Context) -> np.ndarray:
+        rng = rng_of(context)
+        belief = self.posteriors.of([problem.id for problem in problems])
         drawn = rng.beta(belief[:, 0], belief[:, 1])
         if self.interval is None:
             order = np.argsort((drawn - self.target) ** 2, kind="stable")
@@ -69,7 +61,7 @@ class Mopps(ByPosteriors):
             # Inside the interval all are at distance 0, and the draw decides between them.
             order = np.lexsort((rng.random(len(drawn)), distance))
         # In the order of the epoch, whatever rates were drawn.
-        return [candidates[i] for i in np.sort(order[:n])]
+        return np.sort(order[:n])
 
 
 @method(paper="MoPPS (arXiv 2507.04632)", decides="curriculum")

@@ -14,19 +14,16 @@ the code of slime.*
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from workbench.methods import Method, method
+from workbench.methods import Method, Uniform, method
 from workbench.policies import GO_ON, STOP, Growing, Plan
-from workbench.pools import Problem
-from workbench.rollouts import Context, Rollouts
-from workbench.rules.allocators import Uniform
 from workbench.rules.courses import Drafts, beginnings
 from workbench.rules.curricula import Recycled
 from workbench.rules.selectors import Finished
+from workbench.slots import Context, Problems, Rollouts
 from workbench.utils.bounds import ShareAboveZero
 from workbench.utils.names import STOPPED
 
@@ -64,16 +61,14 @@ class Partial(Drafts):
     reads_verdict = False
 
     def plan(
-        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context
+        self, problems: Problems, counts: np.ndarray, before: np.ndarray, context: Context
     ) -> Plan:
         """Rollouts that waited go on, and all stop when enough groups are complete."""
         rows = self._drafts(problems, counts, before)
         lengths = np.zeros(len(rows), dtype=np.int64)
-        waited = np.flatnonzero(rows >= 0)
-        if len(waited):
-            assert self.stored is not None
-            old = self.stored.take(rows[waited])
-            lengths[waited] = old.lengths - (old.status != STOPPED)
+        if self.stored is not None:
+            grown = self.stored.lengths - (self.stored.status != STOPPED)
+            lengths = np.where(rows >= 0, grown[rows], 0)
         owner = np.repeat(np.arange(len(counts)), counts)
         groups = np.count_nonzero(counts)
         wanted = math.ceil(self.complete * groups - 1e-9)

@@ -14,11 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.rollouts import Context, Rollouts
+from workbench.methods import Method, Uniform, method
 from workbench.rules.advantages import divide
-from workbench.rules.allocators import Uniform
-from workbench.slots import Slot
+from workbench.slots import Context, Rollouts, Slot
 from workbench.utils.bounds import Count
 from workbench.utils.groups import grouped_rewards
 from workbench.utils.validation import whole_number

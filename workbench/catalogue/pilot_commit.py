@@ -19,13 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.methods import Method, method
-from workbench.pools import Problem
-from workbench.rollouts import Context, Rollouts
 from workbench.rules.allocators import DynamicSampling, GroupSize, Requests, sample_further, waiting
 from workbench.rules.curricula import ShuffledEpochs, WithoutSolved
 from workbench.rules.replay import Surplus
 from workbench.rules.success_rates import tally
-from workbench.slots import PerProblem, Slot, state_field
+from workbench.slots import Context, PerProblem, Problems, Rollouts, Slot, state_field
 from workbench.utils.bounds import Count, Interval
 
 
@@ -87,7 +85,7 @@ class PilotCommit(Slot):
         """Those of both phases, for each problem that is kept."""
         return PerProblem(self.pilots + self.commit, "about")
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """Requests of pilots and one of the rest; returns the rows of problems that fit."""
         draws = _Within(self.pilots, max_draws=self.max_draws, between=self.between)
         wanted = self.groups - self.waiting

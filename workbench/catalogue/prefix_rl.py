@@ -12,19 +12,15 @@ they are drawn anew at every visit. *Text, no code.*
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.methods import Method, method
+from workbench.methods import Method, Uniform, method
 from workbench.policies import Plan
-from workbench.pools import Problem
-from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.rules.allocators import Uniform
 from workbench.rules.replay import RightAnswers
 from workbench.rules.success_rates import outcomes
-from workbench.slots import state_field
+from workbench.slots import Context, Problems, Ragged, Rollouts, state_field
 from workbench.utils.bounds import Count, Interval
 
 
@@ -65,7 +61,7 @@ class OwnPrefixes(RightAnswers):
     metric = "course_stored"
 
     def plan(
-        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context
+        self, problems: Problems, counts: np.ndarray, before: np.ndarray, context: Context
     ) -> Plan:
         """Prefixes for the unsolved problems that have a right answer, and a group for each."""
         answers = self.rows_by_problem()

@@ -17,21 +17,18 @@ replay steps of an agent; here only tokens are replayed. *Text.*
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from workbench.catalogue.ragen import GroupFilter
-from workbench.methods import Method, method
+from workbench.methods import Method, Uniform, method
 from workbench.policies import Plan
-from workbench.pools import Problem
-from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.rules.allocators import Uniform
 from workbench.rules.curricula import Recycled
 from workbench.rules.success_rates import outcomes
-from workbench.slots import Slot, state_field
+from workbench.slots import Context, Problems, Ragged, Rollouts, Slot, state_field
 from workbench.utils.bounds import Count, Flag, ShareAboveZero
 
 
@@ -142,7 +139,7 @@ class PrefixSampling(Slot):
         self.controls = {True: PassRateControl(self.hard), False: PassRateControl(self.easy)}
 
     def plan(
-        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context
+        self, problems: Problems, counts: np.ndarray, before: np.ndarray, context: Context
     ) -> Plan:
         """All rollouts of a problem that is tried again start from its prefix."""
         bare = (False, np.empty(0, np.int32))

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.rollouts import Context, Rollouts
-from workbench.rules.allocators import Uniform
-from workbench.slots import PerProblem, Selection, Slot
+from workbench.methods import Method, Uniform, method
+from workbench.slots import Context, PerProblem, Rollouts, Selection, Slot
 from workbench.utils.bounds import ShareAboveZero
 
 

@@ -14,10 +14,8 @@ from typing import Annotated
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.rollouts import Context, Rollouts
-from workbench.rules.allocators import Uniform
-from workbench.slots import Selection, Slot
+from workbench.methods import Method, Uniform, method
+from workbench.slots import Context, Rollouts, Selection, Slot
 from workbench.utils.bounds import Flag, ShareAboveZero, choice
 from workbench.utils.groups import group_numbers, sample_variances
 

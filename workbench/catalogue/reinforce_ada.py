@@ -11,17 +11,13 @@ so the advantages of the group do not sum to zero. *Released code.*
 """
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.rollouts import Context, Rollouts
-from workbench.rules.advantages import GroupNormalized
-from workbench.rules.allocators import Staged
+from workbench.methods import GroupNormalized, Method, method
+from workbench.rules.allocators import GroupSize, Staged
 from workbench.rules.selectors import first_of_each_kind
-from workbench.slots import PerProblem, Selection, Slot
-from workbench.utils.bounds import at_least
+from workbench.slots import Context, PerProblem, Rollouts, Selection, Slot
 from workbench.utils.groups import group_numbers
 from workbench.utils.validation import one_of, whole_number
 
@@ -43,7 +39,7 @@ class HalfRight(Slot):
     variants, and advantages against the mean of all rollouts of the problem.
     """
 
-    n: Annotated[int, at_least(2)] = 4
+    n: GroupSize = 4
 
     def trained(self, sampled: PerProblem) -> PerProblem:
         """n of every problem."""

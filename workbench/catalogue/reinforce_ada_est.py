@@ -16,11 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.methods import Method, method
-from workbench.rollouts import Context, Rollouts
 from workbench.rules.advantages import group_means
 from workbench.rules.allocators import InProportion
-from workbench.rules.success_rates import Posteriors
-from workbench.slots import Slot
+from workbench.slots import Context, Rollouts, Slot
 from workbench.utils.bounds import Positive, PositiveOrZero
 from workbench.utils.groups import grouped_rewards, is_mixed
 
@@ -53,10 +51,9 @@ class InverseRoot(InProportion):
     b: Positive = 0.5
     decay: float = 0.85
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # No prior in here: the numbers are the bare decayed counts, and `allocate` adds a and b.
-        self.posteriors = Posteriors(0.0, 0.0, self.decay, towards="zero")
+    # The numbers of a problem are the bare decayed counts, to which `_weights` adds a and b.
+    prior = (0.0, 0.0)
+    towards = "zero"
 
     def _weights(self, ids: Sequence[str]) -> np.ndarray:
         counts = self.posteriors.of(ids)

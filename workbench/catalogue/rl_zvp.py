@@ -14,11 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.methods import Method, Uniform, method
 from workbench.rules.advantages import group_normalized
-from workbench.rules.allocators import Uniform
-from workbench.slots import Slot
+from workbench.slots import Context, Ragged, Rollouts, Slot
 from workbench.utils.bounds import Positive
 from workbench.utils.groups import grouped_rewards, is_mixed
 

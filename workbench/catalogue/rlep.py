@@ -14,11 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.rollouts import Context, Rollouts
-from workbench.rules.advantages import GroupNormalized
-from workbench.rules.allocators import Uniform
+from workbench.methods import GroupNormalized, Method, Uniform, method
 from workbench.rules.replay import Joined, RightAnswers, is_bare, reward_parts
+from workbench.slots import Context, Rollouts
 from workbench.utils.bounds import Count
 from workbench.utils.validation import whole_number
 

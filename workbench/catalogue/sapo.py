@@ -9,9 +9,7 @@ whose slope is $A$ where $\rho = 1$. On both sides of 1 the slope becomes smalle
 where that of the usual clip falls to zero at once. *Code of TRL.*
 """
 
-from workbench.methods import Method, method
-from workbench.objectives import Objective
-from workbench.rules.allocators import Uniform
+from workbench.methods import Method, Objective, Uniform, method
 
 
 @method(paper="SAPO (arXiv 2511.20347)", decides="objective")

@@ -12,17 +12,14 @@ draft is read in a forward pass of its own, and the sampler reads the kept part 
 serving engine would read it once. *Text, and notes on the released code.*
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from workbench.methods import Method, method
+from workbench.methods import Method, Uniform, method
 from workbench.policies import Plan
-from workbench.pools import Problem
-from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.rules.allocators import Uniform
 from workbench.rules.courses import Drafts, beginnings
+from workbench.slots import Context, Problems, Ragged, Rollouts
 from workbench.utils.bounds import PositiveOrZero
 from workbench.utils.names import STOPPED
 
@@ -85,7 +82,7 @@ class Speculative(Drafts):
     reads_verdict = False
 
     def plan(
-        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context
+        self, problems: Problems, counts: np.ndarray, before: np.ndarray, context: Context
     ) -> Plan:
         """What is accepted of each draft."""
         rows = self._drafts(problems, counts, before)

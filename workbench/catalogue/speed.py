@@ -11,20 +11,16 @@ those that are all alike. In an advantage, the mean is that of the other rollout
 (leave-one-out). *Released code.*
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from workbench.methods import Method, method
-from workbench.objectives import Objective
-from workbench.pools import Problem
-from workbench.rollouts import Context, Rollouts
+from workbench.methods import Method, Objective, method
 from workbench.rules.advantages import LeaveOneOut
 from workbench.rules.allocators import DynamicSampling, GroupSize, Requests, sample_further, waiting
 from workbench.rules.replay import Surplus
-from workbench.slots import PerProblem, Slot, state_field
+from workbench.slots import Context, PerProblem, Problems, Rollouts, Slot, state_field
 from workbench.utils.bounds import Count, PositiveOrZero
 
 
@@ -75,7 +71,7 @@ class Screening(Slot):
         """Those of both phases, for each problem that is kept."""
         return PerProblem(self.first + self.further, "about")
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """Requests of the first phase and one of the second; returns rows of mixed problems."""
         # The first phase: few rollouts for each problem, of further draws until enough are mixed.
         screen = DynamicSampling(self.first, max_draws=self.max_draws, spread=self.spread)

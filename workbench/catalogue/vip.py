@@ -18,11 +18,11 @@ import numpy as np
 
 from workbench.methods import Method, method
 from workbench.rules.advantages import GroupNormalized, LeaveOneOut
-from workbench.rules.allocators import ByRates
+from workbench.rules.allocators import ByRates, OfRates
 from workbench.rules.budgets import check_budget, checked_rates, greedily
 from workbench.rules.success_rates import SuccessRates
 from workbench.utils.bounds import choice
-from workbench.utils.validation import instance_of, one_of, whole_number
+from workbench.utils.validation import one_of, whole_number
 
 
 def by_variance(
@@ -101,14 +101,11 @@ class LeastVariance(ByRates):
     low: int = 4
     up: int = 32
     estimator: Annotated[str, choice("rloo", "dr_grpo")] = "rloo"
-    rates: SuccessRates = field(default_factory=lambda: SuccessRates("beta"))
+    rates: OfRates = field(default_factory=lambda: SuccessRates("beta"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         whole_number("low", self.low, 2 if self.estimator == "rloo" else 3)
-        instance_of("rates", self.rates, SuccessRates, "SuccessRates('beta')")
-        whole_number("up", self.up, self._least)
-        whole_number("n", self.n, self._least, self.up)
 
     def _counts(self, rates: np.ndarray, total: int) -> np.ndarray:
         # At 1/2 outcomes vary most, so an unknown problem is tried often.

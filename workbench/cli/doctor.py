@@ -23,16 +23,11 @@ from workbench.utils.descriptions import defaults
 from workbench.utils.machine import install_command, installed_version, requirements
 from workbench.utils.validation import one_of, unknown_argument
 
-# What the estimate takes for options that a lab's configuration does not have, or leaves open.
-OTHER_OPTIONS = {
+# What a lab's configuration may not have, or leave open, with what the estimate takes for it.
+OTHER_OPTIONS = defaults(memory.estimate) | {
     "lora_rank": 0,
-    "load_in_4bit": False,
     "fast_inference": False,
     "engine": "transformers",
-    "dtype": "bfloat16",
-    "max_length": 1024,
-    "optimizer_bits": 32,
-    "rollouts": 64,
     "gradient_checkpointing": None,
 }
 WAY_OUT = (
@@ -51,8 +46,7 @@ NEXT = {
 def doctor(
     lab: Lab = [],  # noqa: B006  typer makes a new list
     model: Annotated[
-        str | None,
-        Option(metavar="NAME_OR_PATH", help="Estimate its memory. Nothing is downloaded."),
+        str | None, Option(metavar="NAME_OR_PATH", help="Estimate its memory.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -218,8 +212,7 @@ def fit(model: Any, here: Mapping[str, Any], settings: Mapping[str, Any]) -> dic
     room = gpu["bytes"] or here["memory"]
     # What is free of the main memory is not known.
     free = gpu["free"] if gpu["bytes"] else room
-    known = defaults(memory.estimate)
-    options = {name: value for name, value in settings.items() if name in known}
+    options = {name: settings[name] for name in defaults(memory.estimate)}
     on_gpu = options["autocast"] = bool(here["gpus"])
     if options["gradient_checkpointing"] is None:
         options["gradient_checkpointing"] = settings["lab"] == "unsloth" or on_gpu

@@ -7,6 +7,7 @@ from typer import Option
 from workbench.utils.names import LABS
 
 Json = Annotated[bool, Option("--json", help="Print JSON and nothing else on stdout.")]
+Out = Annotated[str, Option(help="Output directory. What stopped there goes on.")]
 Seed = Annotated[int, Option(help="The seed of everything that is drawn at random.")]
 Rounds = Annotated[int, Option(min=1, help="Total number of rounds, those already made included.")]
 Lab = Annotated[
@@ -17,27 +18,17 @@ Lab = Annotated[
         help=f"The lab ({', '.join(LABS)}), or an argument of it, as pool=1024. Repeatable.",
     ),
 ]
-Rates = Annotated[
-    list[float],
-    Option("--rate", help="A learning rate of the coarse grid of tuning. Repeatable."),
-]
+Rates = Annotated[list[float], Option("--rate", help="A learning rate to try. Repeatable.")]
 TuningSeeds = Annotated[int, Option(min=1, help="Seeds of the tuning.")]
 Target = Annotated[
     float | None,
-    Option(
-        help="Held-out accuracy. Default: what the tuned baseline reaches in three fifths of the "
-        "rounds."
-    ),
+    Option(help="Held-out accuracy. Default: what the baseline has after 3/5 of the rounds."),
 ]
 Jobs = Annotated[int | None, Option(min=1, help="Runs side by side. Default: one for each core.")]
 Ray = Annotated[
     str | None,
-    Option(
-        metavar="ADDRESS",
-        help="A Ray cluster: auto or its address, or local to start one on this machine.",
-    ),
+    Option(metavar="ADDRESS", help="A Ray cluster: auto, its address, or local to start one here."),
 ]
 Figure = Annotated[
-    str | None,
-    Option("--out", metavar="FIGURE", help="Write a figure, as .svg, .png or .pdf."),
+    str | None, Option("--out", metavar="FIGURE", help="Write a figure, as .svg, .png or .pdf.")
 ]

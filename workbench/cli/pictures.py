@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from matplotlib.backend_bases import FigureCanvasBase
-
 from workbench.analysis.curves import UNITS
 from workbench.cli.summaries import amount
 from workbench.plots import curves as plots
@@ -40,22 +38,11 @@ def comparison(
         curves.set_xlabel(f"{plots.AXIS_LABELS[x]} (dotted: {amount(budget)})")
         # The column is missing where there is nothing to compare, and the panel then stays empty.
         if "difference" in table:
-            plots_tables.differences(
-                table.rename(index=plain),
-                label="difference in held-out accuracy, 95 %",
-                ax=differences,
-            )
+            label = "difference in held-out accuracy, 95 %"
+            plots_tables.differences(table, label=label, ax=differences)
         title = f"minus {plain(baseline)} at {amount(budget)} {UNITS[x]}"
         differences.set_title(title, fontsize="small")
     return figure
-
-
-def check_format(out: str) -> None:
-    """ValueError for a picture format that cannot be written."""
-    known = FigureCanvasBase.get_supported_filetypes()
-    if Path(out).suffix.lstrip(".") not in known:
-        endings = ", ".join(f".{name}" for name in sorted(known))
-        raise ValueError(f"--out {out}: no picture format; allowed are {endings}")
 
 
 def save(figure: Any, *files: Any) -> str:

@@ -34,11 +34,9 @@ def summary(record: Record) -> dict[str, Any]:
     if len(rounds):
         summarized["rollouts"] = int(rounds["rollouts"].sum())
         summarized["effective"] = float(rounds["effective_gradient_ratio"].mean())
-        summarized["seconds"] = {
-            phase: float(rounds[f"seconds_{phase}"].mean()) for phase in TRAINING_PHASES
-        }
-        if "seconds_rescore" in rounds:
-            summarized["seconds"]["rescore"] = float(rounds["seconds_rescore"].fillna(0).mean())
+        phases = [*TRAINING_PHASES, "rescore"] if "seconds_rescore" in rounds else TRAINING_PHASES
+        seconds = {phase: rounds[f"seconds_{phase}"].fillna(0).mean() for phase in phases}
+        summarized["seconds"] = seconds
         summarized["seconds_round"] = float(rounds["seconds"].mean())
     return summarized
 
@@ -52,7 +50,6 @@ def text(summarized: dict[str, Any]) -> str:
     if held_out:
         sampled = f"avg@{held_out['k']}"
         columns = {}
-        # After a single evaluation both are the same one.
         for end in (held_out["first"], held_out["last"]):
             # Levels have two decimals: each is the mean of fewer problems.
             levels = {f"level {name}, {sampled}": f"{x:.2f}" for name, x in end["levels"].items()}
@@ -83,22 +80,14 @@ def _held_out(record: Record) -> dict[str, Any] | None:
     if not len(curve):
         return None
     evals = record.evals
-    evals = evals.assign(rate=evals["correct"] / evals["samples"])
-    # Mean success rate of a level at an evaluation. Packing may have left the levels out.
-    rates = evals.groupby(["round", "level"])["rate"].mean() if "level" in evals else {}
-    ends = [
-        {
-            "round": int(row["round"]),
-            "accuracy": float(row["accuracy"]),
-            "greedy": float(row["greedy"]),
+    rates = evals["correct"] / evals["samples"]
+    # After a single evaluation both ends are the same one.
+    ends = curve[["round", "accuracy", "greedy"]].iloc[[0, -1]].to_dict("records")
+    for end in ends:
+        end["levels"] = {}
+        # Packing may have left the levels out.
+        if "level" in evals:
+            by_level = rates[evals["round"] == end["round"]].groupby(evals["level"]).mean()
             # Texts, as keys of JSON have to be.
-            "levels": {
-                str(level): float(rate)
-                for (number, level), rate in rates.items()
-                if number == row["round"]
-            },
-        }
-        # After a single evaluation both ends are the same one.
-        for _, row in curve.iloc[[0, -1]].iterrows()
-    ]
+            end["levels"] = {str(level): rate for level, rate in by_level.items()}
     return {"k": int(evals["samples"].iloc[0]), "first": ends[0], "last": ends[1]}

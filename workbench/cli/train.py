@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from workbench.cli import summaries
-from workbench.cli.options import Jobs, Json, Lab, Ray, Rounds, Seed
+from workbench.cli.options import Jobs, Json, Lab, Out, Ray, Rounds, Seed
 from workbench.cli.terminal import as_json, say
 from workbench.utils import names
 from workbench.utils.names import LABS, MORE_PAPERS, PAPERS, SLOTS
@@ -29,13 +29,9 @@ def method_names(incomplete: str) -> list[str]:
 
 
 def quickstart(
-    rounds: Annotated[
-        int, Option(min=1, help="Rounds in all, each of 32 problems x 8 rollouts.")
-    ] = 100,
+    rounds: Rounds = 100,
     seed: Seed = 0,
-    out: Annotated[
-        str, Option(help="Directory of the record. A run that stopped there goes on.")
-    ] = "runs/quickstart",
+    out: Out = "runs/quickstart",
     figures: Annotated[str, Option(help="Directory of the pictures.")] = "figures",
 ) -> None:
     """Train the tiny language model by GRPO on this machine, and draw what happened.
@@ -71,37 +67,22 @@ def run(
             help=f"One of {', '.join(PAPERS)}; or, from further papers, {', '.join(MORE_PAPERS)}.",
         ),
     ],
-    out: Annotated[
-        str, Option(help="Directory of the record. If it holds this run already, the run goes on.")
-    ],
+    out: Out,
     settings: Annotated[
-        list[str],
-        Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="An argument of the method, as n=16, or of a slot, as selector.m=4. Repeatable.",
-        ),
+        list[str], Option("--set", metavar="NAME=VALUE", help="See above. Repeatable.")
     ] = [],  # noqa: B006  typer makes a new list
     lab: Lab = [],  # noqa: B006
-    model: Annotated[
-        str | None, Option(metavar="NAME_OR_PATH", help="The model that the lab trains.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        Option(metavar="FILE", help="Problems to train on: .jsonl, .json, .csv or .parquet."),
-    ] = None,
+    model: Annotated[str | None, Option(metavar="NAME_OR_PATH", help="The lab's model.")] = None,
+    data: Annotated[str | None, Option(metavar="FILE", help="Problems to train on.")] = None,
     held_out_data: Annotated[
-        str | None,
-        Option(metavar="FILE", help="Problems to evaluate on, in a file of the same kinds."),
+        str | None, Option(metavar="FILE", help="Problems to evaluate on.")
     ] = None,
     prompt_column: Annotated[str, Option(help="The column of the questions.")] = "prompt",
     answer_column: Annotated[str, Option(help="The column of the right answers.")] = "answer",
     rounds: Rounds = 200,
     problems: Annotated[int, Option(help="Problems that a round begins with.")] = 32,
     seed: Seed = 0,
-    evaluate_every: Annotated[
-        int, Option(help="Rounds between evaluations on held-out problems; 0 for none.")
-    ] = 20,
+    evaluate_every: Annotated[int, Option(help="Rounds between evaluations; 0 for none.")] = 20,
     json: Json = False,
 ) -> None:
     """Train by METHOD in a lab, and leave a record.
@@ -109,6 +90,7 @@ def run(
     A method has a slot for each decision: SLOTS. With --set you change an argument of the method
     (n=16), put another value into a slot (selector=MaxVariance), or change an argument of a slot
     (selector.m=4). The parts of the reward go by their names (reward.overlong.buffer=0.5).
+    FILE is .jsonl, .json, .csv or .parquet.
 
     \b
     Examples:
@@ -125,20 +107,18 @@ def run(
 
     # The lab: --model and the files become arguments of it, like those that --lab gives.
     name, options = lab_options(lab)
-    if name == "tiny" and (model or data or held_out_data):
-        raise ValueError(
-            "--lab: the tiny lab has a model and problems of its own; with --model, --data and "
-            "--held-out-data add --lab transformers or --lab unsloth"
-        )
-    missing = [] if model or "model" in options else ["--model NAME_OR_PATH"]
-    missing += [] if data or "problems" in options else ["--data FILE"]
-    if name in LABS and name != "tiny" and missing:
-        raise ValueError(f"--lab {name}: it needs {' and '.join(missing)}")
+    files = {"problems": data, "held_out": held_out_data}
+    files = {which: path for which, path in files.items() if path is not None}
+    if name == "tiny" and (model or files):
+        raise ValueError("--lab tiny: it has its own model and problems; add --lab transformers")
     if model is not None:
         options["model"] = model
-    for which, path in (("problems", data), ("held_out", held_out_data)):
-        if path is not None:
-            options[which] = from_file(path, prompt=prompt_column, answer=answer_column)
+    needed = {"model": "--model NAME_OR_PATH", "problems": "--data FILE"}
+    missing = [flag for argument, flag in needed.items() if argument not in options | files]
+    if name in LABS and name != "tiny" and missing:
+        raise ValueError(f"--lab {name}: it needs {' and '.join(missing)}")
+    for which, path in files.items():
+        options[which] = from_file(path, prompt=prompt_column, answer=answer_column)
     import workbench as wb
 
     started = wb.Run(
@@ -198,21 +178,12 @@ def _train(run: Run, rounds: int, json: bool) -> None:
 
 def sweep(
     grid: str,
-    out: Annotated[
-        str | None,
-        Option(
-            help="Output directory. A sweep that stopped there goes on. Default: runs/sweeps/NAME."
-        ),
-    ] = None,
+    out: Annotated[str | None, Option(help="Output directory. Default: runs/sweeps/NAME.")] = None,
     jobs: Jobs = None,
     ray: Ray = None,
     gpus: Annotated[float, Option(help="GPUs that each run takes on Ray.")] = 0.0,
     records: Annotated[
-        str | None,
-        Option(
-            metavar="DIRECTORY",
-            help="Directory of the records. Default: the grid's folder, or that of --out.",
-        ),
+        str | None, Option(metavar="DIRECTORY", help="Default: the folder of the grid or of --out.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -231,13 +202,7 @@ def sweep(
 
     # With --json the lines about progress go to stderr, so that stdout holds the table alone.
     frame = make_runs(
-        grid,
-        out=out,
-        jobs=jobs,
-        ray=ray,
-        gpus=gpus,
-        records=records,
-        report=partial(say, err=json),
+        grid, out=out, jobs=jobs, ray=ray, gpus=gpus, records=records, report=partial(say, err=json)
     )
     if json:
         say(frame.to_json(orient="records", indent=2))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from workbench.cli.options import Jobs, Json, Lab, Rates, Ray, Target, TuningSeeds
+from workbench.cli.options import Jobs, Json, Lab, Out, Rates, Ray, Target, TuningSeeds
 from workbench.cli.terminal import as_json, say
 from workbench.cli.train import lab_options
 
@@ -29,12 +29,10 @@ def trial(
             "which runs the code of MODULE.",
         ),
     ],
-    out: Annotated[str, Option(help="Directory of the trial. One that stopped there goes on.")],
+    out: Out,
     against: Annotated[str, Option(help="The baseline, named as an arm is.")] = "grpo",
     lab: Lab = [],  # noqa: B006  typer makes a new list
-    measure: Annotated[
-        str, Option(help="What is counted to the target: rollouts, tokens_sampled, flops, round.")
-    ] = "rollouts",
+    measure: Annotated[str, Option(help="What is counted to the target, as flops.")] = "rollouts",
     target: Target = None,
     rounds: Annotated[int, Option(help="Rounds of a run.")] = 60,
     seeds: Annotated[
@@ -43,9 +41,7 @@ def trial(
     ] = (5, 20),
     rates: Rates = [],  # noqa: B006
     tuning_seeds: TuningSeeds = 4,
-    first_seed: Annotated[
-        int, Option(help="The first fresh seed. Another one repeats a trial on other seeds.")
-    ] = 0,
+    first_seed: Annotated[int, Option(help="The first fresh seed.")] = 0,
     jobs: Jobs = None,
     ray: Ray = None,
     json: Json = False,

@@ -11,7 +11,7 @@ import numpy as np
 
 from workbench.pools import MOST_MISSES, MOST_PROBLEMS, SPLITS, Pool, Problem, Stream, split_of
 from workbench.utils.seeding import generator
-from workbench.utils.validation import one_of, shown, whole_number
+from workbench.utils.validation import brief, one_of, whole_number
 
 # level: (operations, largest operand)
 LEVELS = {
@@ -76,7 +76,7 @@ def checked_levels(levels: Iterable[int], known: tuple[int, ...]) -> tuple[int, 
     if chosen and all(level in known for level in chosen):
         return chosen
     raise ValueError(
-        f"levels={shown(levels)}: known levels are {', '.join(map(str, known))}, one or more of "
+        f"levels={brief(levels)}: known levels are {', '.join(map(str, known))}, one or more of "
         "them in a tuple"
     )
 

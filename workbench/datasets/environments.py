@@ -21,7 +21,7 @@ import numpy as np
 from workbench.policies.checks import check_packages
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.seeding import generator
-from workbench.utils.validation import positive_number, shown, unknown_argument, whole_number
+from workbench.utils.validation import brief, positive_number, unknown_argument, whole_number
 from workbench.verifiers.base import Scores, Verifier
 
 
@@ -130,7 +130,7 @@ def _taskset(name: str, options: Mapping[str, Any]) -> Any:
     import verifiers.v1 as vf
 
     if not isinstance(name, str) or not name:
-        raise ValueError(f"name={shown(name)}: the name of an installed environment is needed")
+        raise ValueError(f"name={brief(name)}: the name of an installed environment is needed")
     try:
         kind = vf.taskset_config_type(name)
         several = not issubclass(vf.environment_class(name), vf.SingleAgentEnv)
@@ -198,11 +198,11 @@ def _problem(name: str, task: Any) -> Problem:
         if message.role != "user" or not isinstance(message.content, str):
             raise ValueError(
                 f"environment {name!r} begins with more than one text of the user "
-                f"({shown(message)}); here a prompt is one text"
+                f"({brief(message)}); here a prompt is one text"
             )
     prompt = data.prompt_text
     if not prompt.strip():
-        raise ValueError(f"environment {name!r} has a task without a prompt: {shown(data)}")
+        raise ValueError(f"environment {name!r} has a task without a prompt: {brief(data)}")
     if data.system_prompt is not None:
         prompt = f"{data.system_prompt}\n\n{prompt}"
     # The index is the task's place in the set, and no property of the question.
@@ -237,7 +237,7 @@ class TaskRewards(Verifier):
         for answer in answers:
             if answer not in self.tasks:
                 raise ValueError(
-                    f"answers holds {shown(answer)}, which is no task of this environment; pass a "
+                    f"answers holds {brief(answer)}, which is no task of this environment; pass a "
                     "lab the problems and the verifier of one call of problems.environment"
                 )
         # In a thread, since a notebook has an event loop of its own running in this one.

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.utils.seeding import generator
-from workbench.utils.validation import shown
+from workbench.utils.validation import brief
 
 MOST_TESTS = 20
 PYTHON_3 = 3  # CodeContests' number of the language
@@ -87,7 +87,7 @@ class Entry:
 def check_place(template: Any) -> None:
     """Raise ValueError for a template without a place for the question."""
     if not isinstance(template, str) or "{prompt}" not in template:
-        raise ValueError(f"template={shown(template)}: a text with {{prompt}} in it is needed")
+        raise ValueError(f"template={brief(template)}: a text with {{prompt}} in it is needed")
 
 
 # Mathematics and multiple choice

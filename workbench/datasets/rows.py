@@ -16,11 +16,11 @@ from workbench.datasets.readers import check_place
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.validation import (
     LARGEST_FILE,
+    brief,
     check_size,
     did_you_mean,
     is_number,
     one_of,
-    shown,
 )
 from workbench.verifiers import Choice, Code, Math
 from workbench.verifiers.base import check_verifier
@@ -227,7 +227,7 @@ def _listed_rows(rows: Any) -> list[Any]:
         return rows.to_dict("records")
     if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
         raise ValueError(
-            f"rows={shown(rows)}: a list of dicts is needed, such as "
+            f"rows={brief(rows)}: a list of dicts is needed, such as "
             "[{'prompt': '1+1=', 'answer': '2'}]"
         )
     return list(rows)
@@ -239,7 +239,7 @@ def _listed_rows(rows: Any) -> list[Any]:
 def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: str) -> Problem:
     """The problem of a row; `where` names the row in messages."""
     if not isinstance(row, Mapping):
-        raise ValueError(f"{where} is {shown(row)}; a dict is needed")
+        raise ValueError(f"{where} is {brief(row)}; a dict is needed")
     for column in columns.values():
         if column is not None and column not in row:
             there = ", ".join(map(repr, row))
@@ -248,7 +248,7 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
 
     def refused(column: str, needed: str) -> ValueError:
         name = columns[column]
-        return ValueError(f"{where}: the {name} is {shown(row[name])}; {needed} is needed")
+        return ValueError(f"{where}: the {name} is {brief(row[name])}; {needed} is needed")
 
     question = row[columns["prompt"]]
     if not isinstance(question, str) or not question.strip():
@@ -333,7 +333,7 @@ def _check_usable(
             other = "another verifier, which may be your own (docs/guides/own-verifier.md)"
         raise ValueError(
             f"{where(unusable[0])}: {name} cannot use {len(unusable)} of the {len(problems)} "
-            f"answers, the first is {shown(unusable[0].answer)} to {shown(unusable[0].prompt)}, of "
+            f"answers, the first is {brief(unusable[0].answer)} to {brief(unusable[0].prompt)}, of "
             f"problem {unusable[0].id!r}; change these answers, leave their "
             f"problems out, or pass {other}"
         )

@@ -89,10 +89,9 @@ def learning_curve(
         # New lines look unlike those that earlier calls have drawn.
         drawn = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
         styles = looks(groups, taken=[line.get_color() for line in drawn])
-        curves = {
-            label: [curve(record, x, y, smooth) for record in group]
-            for label, group in groups.items()
-        }
+        curves = {}
+        for label, group in groups.items():
+            curves[label] = [curve(record, x, y, smooth) for record in group]
         if until == "common":
             until = min(places[-1] for of_label in curves.values() for places, _ in of_label)
         for label, of_label in curves.items():
@@ -146,21 +145,17 @@ def accuracy_by_level(records: Any, *, rounds: Sequence[int] | None = None, **fr
     # seeds.
     evals = pd.concat([evaluations(record) for record in group], ignore_index=True)
     if "level" not in evals:
-        raise ValueError(
-            f"{group[0].path}: the levels of its held-out problems were left out when it was packed"
-        )
+        raise ValueError(f"{group[0].path}: packed without the levels of its held-out problems")
     # Rounds that all seeds have, or bars would be of different seeds.
     known = sorted(set.intersection(*[set(evaluations(run)["round"].tolist()) for run in group]))
-    if not known:
-        raise ValueError(f"{group[0].path}: no round after which all seeds were evaluated")
     # A set, since a run that was evaluated once has one round that is first and last.
     if rounds is None:
         rounds = sorted({known[0], known[-1]})
     for number in rounds:
         one_of("rounds", int(number), known)
-    evals = evals.assign(accuracy=evals["correct"] / evals["samples"])
+    evals["accuracy"] = evals["correct"] / evals["samples"]
     table = evals.pivot_table(index="level", columns="round", values="accuracy")
-    table = table[list(rounds)].rename(columns=lambda number: f"round {number}")
+    table = table[list(rounds)].rename(columns="round {}".format)
     ax = by_level(table, **{"title": who(group), **frame})
     ax.set_xlabel(_of_seeds(ax.get_xlabel(), group))
     return ax
@@ -181,23 +176,17 @@ def zero_gradient(records: Any, *, smooth: int = 5, **frame: Any) -> Axes:
         As for `style.framed`.
     """
     group = one_setting(records)
-    tables = pd.concat([record.rounds for record in group], ignore_index=True)
-    if tables.empty:
-        raise ValueError(f"{group[0].path}: it has no round yet")
-    # The mean over seeds first, as far as all of them go, and then the moving mean over rounds.
-    rounds = tables.groupby("round")[["all_negative", "all_positive"]].mean()
-    rounds = rounds.loc[: _common_end(group)]
-    smoothed = rounds.rolling(smooth, min_periods=1).mean()
+    smoothed = _mean_by_round(group, ["all_negative", "all_positive"], smooth)
     wrong, right = smoothed["all_negative"], smoothed["all_positive"]
     shares = {"all right": right, "mixed": 1 - wrong - right, "all wrong": wrong}
     labels = {**_usual(group), "ylabel": "share of problems"}
     with framed(**{**labels, **frame, "legend": None}) as ax:
         colours = [NAMED[name] for name in shares]
         # The three shares add up to 1, so together they fill the axes.
-        ax.stackplot(rounds.index, *shares.values(), labels=list(shares), colors=colours, lw=0)
+        rounds = smoothed.index
+        ax.stackplot(rounds, *shares.values(), labels=list(shares), colors=colours, lw=0)
         # A single round would make limits without any width.
-        last = max(rounds.index[-1], rounds.index[0] + 1)
-        ax.set(ylim=(0, 1), xlim=(rounds.index[0], last))
+        ax.set(ylim=(0, 1), xlim=(rounds[0], max(rounds[-1], rounds[0] + 1)))
         short_numbers(ax, "round")
         # In the order in which they lie on one another.
         ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)
@@ -214,10 +203,6 @@ def by_level(table: pd.DataFrame, **frame: Any) -> Axes:
     frame
         As for `style.framed`.
     """
-    if table.empty:
-        raise ValueError(
-            "table: it is empty; a row for each level and a column for each series are needed"
-        )
     labels = {"xlabel": "difficulty level", "ylabel": "held-out accuracy"}
     with framed(**{**labels, **frame}) as ax:
         bars = table.rename(columns=plain)
@@ -243,14 +228,13 @@ def overview(records: Any, *, figure: Figure | None = None) -> Figure:
         # `watch` draws the same figure again and again.
         figure.clear()
         (reward, accuracy), (levels, shares) = figure.subplots(2, 2)
-        rounds = pd.concat([record.rounds for record in group])
         # A run that has just begun has no round yet, or no evaluation; its panels stay empty.
-        if len(rounds):
+        begun = any(len(record.rounds) for record in group)
+        if begun:
             for record in group:
                 by_round = record.rounds.set_index("round")["reward"]
                 reward.plot(by_round, color=PALETTE[0], alpha=0.3, lw=1)
-            means = rounds.groupby("round")["reward"].mean().loc[: _common_end(group)]
-            smoothed = means.rolling(10, min_periods=1).mean()
+            smoothed = _mean_by_round(group, "reward", 10)
             reward.plot(smoothed, color=PALETTE[0], label="mean of 10 rounds")
             short_numbers(reward, "round")
             zero_gradient(group, title="Problems by outcome of their rollouts", ax=shares)
@@ -260,7 +244,7 @@ def overview(records: Any, *, figure: Figure | None = None) -> Figure:
         if all("level" in record.evals for record in group):
             title = "Held-out accuracy by level"
             accuracy_by_level(group, title=title, legend="above", ax=levels)
-        legend = "above" if len(rounds) else None
+        legend = "above" if begun else None
         finish(reward, title="Training reward", xlabel="round", ylabel="mean reward", legend=legend)
         heading(figure, who(group))
     return figure
@@ -284,16 +268,13 @@ def watch(run: Any, n: int, *, every: int = 5) -> Iterator[dict[str, Any]]:
     dict
         The row of each new round.
     """
-    figure = None
-    handle = None
+    drawn = (None, None)
     for row in run.rounds(n):
         # Handed on before drawing, so that a slow figure does not keep the caller waiting for its
         # row.
         yield row
         if row["round"] % every == 0 or row["round"] == n:
-            figure, handle = redraw(
-                lambda figure: overview(run.record, figure=figure), figure, handle
-            )
+            drawn = redraw(lambda figure: overview(run.record, figure=figure), *drawn)
 
 
 # Parts that other figures use
@@ -337,8 +318,7 @@ def band(
         return
     # (seeds, places), whatever rounds or costs the seeds were evaluated at.
     values = np.array([np.interp(places, x, y) for x, y in curves])
-    intervals = np.array([mean_interval(column) for column in values.T])
-    mean, half = intervals.T
+    mean, half = np.array([mean_interval(column) for column in values.T]).T
     marker = look.marker if points and len(places) < FEW_POINTS else None
     mean_and_half(ax, places, mean, half, label, look, marker)
 
@@ -375,19 +355,22 @@ def axis_label(y: str, records: Sequence[Record] = ()) -> str:
 
 def who(records: Sequence[Record]) -> str:
     """What a figure shows: method, lab, and seed or number of seeds."""
-    names = []
-    for record in records:
-        lab = (record.manifest.get("lab") or {}).get("lab", "a lab")
-        names.append(f"{plain(record.manifest['method']['name'])} on {plain(lab)}")
-    known = ", ".join(dict.fromkeys(names))
+    first = records[0]
+    lab = (first.manifest.get("lab") or {}).get("lab", "a lab")
+    known = f"{plain(first.manifest['method']['name'])} on {plain(lab)}"
     if len(records) == 1:
-        return f"{known}, seed {records[0].manifest['seed']}"
+        return f"{known}, seed {first.seed}"
     return f"{known}, {seeds([len(records)])}"
 
 
-def _common_end(records: Sequence[Record]) -> int:
-    """The last round that all seeds have; of those that have begun, the first to end."""
-    return min(int(record.rounds["round"].max()) for record in records if len(record.rounds))
+def _mean_by_round(records: Sequence[Record], columns: Any, smooth: int) -> Any:
+    """The moving mean over rounds of the mean over seeds, as far as all that have begun go."""
+    tables = [record.rounds for record in records if len(record.rounds)]
+    if not tables:
+        raise ValueError(f"{records[0].path}: it has no round yet")
+    end = min(int(table["round"].max()) for table in tables)
+    means = pd.concat(tables).groupby("round")[columns].mean().loc[:end]
+    return means.rolling(smooth, min_periods=1).mean()
 
 
 def _usual(records: Sequence[Record]) -> dict[str, str]:
@@ -416,20 +399,19 @@ def curve(record: Record, x: Any, y: str, smooth: int = 1) -> tuple[np.ndarray, 
     x, y, smooth
         As in `learning_curve`.
     """
+    places = spent(record, x)
     if is_held_out(y):
         values = scores(record, y)
-        places = spent(record, x)
         # Spending is known by round, of which only the evaluated ones have a score.
         return places.loc[values.index].to_numpy(), values.to_numpy()
     rounds = record.rounds
     if rounds.empty:
         raise ValueError(f"{record.path}: it has no round yet")
     # Columns of text, such as warnings, cannot be drawn.
-    known = [name for name in rounds if rounds[name].dtype.kind in "iufb"]
-    one_of("y", y, [*known, "accuracy", "greedy", "pass@k"])
+    one_of("y", y, [*rounds.select_dtypes(("number", "bool")), "accuracy", "greedy", "pass@k"])
+    smoothed = rounds[y].rolling(smooth, min_periods=1).mean()
     # Without round 0, which has no row in the rounds table.
-    places = spent(record, x).to_numpy()[1:]
-    return places, rounds[y].rolling(smooth, min_periods=1).mean().to_numpy(dtype=float)
+    return places.to_numpy()[1:], smoothed.to_numpy(dtype=float)
 
 
 def redraw(draw: Callable[[Figure], Any], figure: Any, handle: Any) -> tuple[Any, Any]:

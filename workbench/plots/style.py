@@ -18,6 +18,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
@@ -142,14 +143,10 @@ def looks(labels: Iterable[str], taken: Iterable[str] = ()) -> dict[str, Look]:
     # Labels that are no method must not look like one that is in the same figure. Where all
     # colours are taken, some have to be used twice.
     not_free = {*own.values(), *used}
-    free = [colour for colour in PALETTE if colour not in not_free] or list(PALETTE)
+    free = cycle([colour for colour in PALETTE if colour not in not_free] or PALETTE)
     by_label = {}
-    others = 0
     for label in labels:
-        colour = own[label]
-        if colour is None:
-            colour = free[others % len(free)]
-            others += 1
+        colour = own[label] or next(free)
         # How often the colour has been used so far decides the dashes and the marker.
         turn = used[colour]
         used[colour] += 1
@@ -157,42 +154,18 @@ def looks(labels: Iterable[str], taken: Iterable[str] = ()) -> dict[str, Look]:
     return by_label
 
 
-def named_colours(names: Iterable[Any], palette: Mapping[Any, str] | None = None) -> dict[Any, Any]:
-    """A colour for each part of a stacked bar.
-
-    Parameters
-    ----------
-    names : texts
-    palette : dict from name to colour, optional
-        Outcomes, difficulty classes and phases have colours of their own.
-    """
-    names = list(names)
-    known = NAMED if palette is None else palette
-    # All or none: own colours beside those of the palette could be mistaken for one another.
-    if all(name in known for name in names):
-        return {name: known[name] for name in names}
-    return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
-
-
 @contextmanager
-def framed(
-    ax: Axes | None = None,
-    *,
-    title: str | None = None,
-    xlabel: str | None = None,
-    ylabel: str | None = None,
-    legend: str | None = "outside",
-    height: float = HEIGHT,
-) -> Iterator[Axes]:
+def framed(ax: Axes | None = None, *, height: float = HEIGHT, **texts: Any) -> Iterator[Axes]:
     """Axes to draw on in the house style; title, labels and legend are set when all is drawn.
 
     Parameters
     ----------
     ax : Axes, optional
-        New ones of this height, in inches, by default.
-    title, xlabel, ylabel, legend
-        As in `finish`.
+        New ones of this height by default.
     height : float
+        In inches.
+    texts
+        title, xlabel, ylabel and legend, as for `finish`.
 
     Yields
     ------
@@ -201,7 +174,7 @@ def framed(
     with style():
         ax = ax or new_axes(height)
         yield ax
-        finish(ax, title=title, xlabel=xlabel, ylabel=ylabel, legend=legend)
+        finish(ax, **texts)
 
 
 def finish(
@@ -211,7 +184,7 @@ def finish(
     xlabel: str | None = None,
     ylabel: str | None = None,
     legend: str | None = "outside",
-) -> Axes:
+) -> None:
     """Set title and axis labels where they are given, and place the legend.
 
     Parameters
@@ -234,7 +207,6 @@ def finish(
         entries = len(ax.get_legend_handles_labels()[1])
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(entries, 4), borderaxespad=0.2)
         ax.set_title(ax.get_title("left"), pad=8 + 16 * -(-entries // 4))
-    return ax
 
 
 def heading(
@@ -255,16 +227,9 @@ def heading(
     -------
     Figure or SubFigure
         That of the panels.
-
-    Raises
-    ------
-    ValueError
-        For a legend of a figure, which has no labels of its own.
     """
     figure = part.figure if isinstance(part, Axes) else part
     if legend:
-        if not isinstance(part, Axes):
-            raise ValueError(f"legend={legend}: whose labels? Pass one of the panels")
         labels = part.get_legend_handles_labels()
         figure.legend(*labels, loc="outside lower center", ncols=legend, frameon=False)
     if title:
@@ -387,11 +352,10 @@ def save(figures: Mapping[str, Any], folder: Any) -> None:
         Made when missing.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
-    with style():
-        for name, drawn in figures.items():
-            # A Figure, or the Axes that most functions return.
-            figure = drawn if isinstance(drawn, Figure) else drawn.figure
-            (Path(folder) / f"{name}.svg").write_text(svg(figure))
+    for name, drawn in figures.items():
+        # A Figure, or the Axes that most functions return.
+        figure = drawn if isinstance(drawn, Figure) else drawn.figure
+        (Path(folder) / f"{name}.svg").write_text(svg(figure))
 
 
 def svg(figure: Figure) -> str:
@@ -442,7 +406,7 @@ def _black_to_ink(figure: Figure) -> None:
     for kind, names in parts.items():
         for artist in figure.findobj(kind):
             for name in names:
-                if same_color(getattr(artist, f"get_{name}")(), "black"):
+                if same_color(plt.getp(artist, name), "black"):
                     artist.set(**{name: INK})
 
 
@@ -464,10 +428,9 @@ LONGEST = 48  # characters: more would leave no room for the figure
 def plain(label: Any) -> str:
     r"""A label that Matplotlib draws as it is written.
 
-    Dollars are no mathematics, a leading _ does not hide the label from the legend, and characters
-    that cannot be drawn, such as line breaks and halves of surrogate pairs, become the replacement
-    character. Of a label that is too long for any figure the beginning and the end are kept. What
-    has been made plain stays as it is.
+    Dollars are no mathematics, and a leading _ does not hide the label from the legend. Of a label
+    that is too long for any figure the beginning and the end are kept. What has been made plain
+    stays as it is.
 
     Parameters
     ----------
@@ -493,12 +456,7 @@ def plain(label: Any) -> str:
     if len(visible) > LONGEST:
         # Paths, which tell equal names apart, differ at their end.
         text = text[: LONGEST // 2] + "…" + text[1 - LONGEST // 2 :]
-    # Line breaks would break the layout, and half surrogate pairs cannot be written to a file.
-    drawable = "".join(
-        letter if letter.isprintable() or letter == INVISIBLE else "\N{REPLACEMENT CHARACTER}"
-        for letter in text
-    )
     # Only dollars that are not escaped yet, so that a second call changes nothing.
-    escaped = re.sub(r"(?<!\\)\$", r"\\$", drawable)
+    escaped = re.sub(r"(?<!\\)\$", r"\\$", text)
     # A space of no width keeps the _ from being the first character.
     return INVISIBLE + escaped if escaped.startswith("_") else escaped

@@ -7,6 +7,7 @@ figure shows, in the words of whoever draws it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,11 @@ from matplotlib.axes import Axes
 from workbench.analysis.sequential import verdicts_on_gains
 from workbench.plots.style import (
     INK,
+    NAMED,
     PALETTE,
     SOFT,
     framed,
     looks,
-    named_colours,
     plain,
     ratio_ticks,
     seeds,
@@ -28,12 +29,7 @@ from workbench.plots.style import (
 
 
 def differences(
-    table: pd.DataFrame,
-    *,
-    baseline: str | None = None,
-    title: str | None = None,
-    label: str = "difference",
-    ax: Axes | None = None,
+    table: pd.DataFrame, *, baseline: str | None = None, label: str = "difference", **frame: Any
 ) -> Axes:
     """Paired differences to a baseline with their intervals.
 
@@ -44,18 +40,17 @@ def differences(
         are left out. With a column pairs, a dot is filled where the row's verdict is not open after
         Holm's correction, see `sequential.verdicts_on_gains`; else where its interval leaves 0 out.
     baseline : str, optional
-        Named at the line of 0.
-    title, label : str, optional
-        The finding, and the x axis.
-    ax : Axes, optional
+        Named in the title, where none is given.
+    label : str
+        The x axis.
+    frame
+        As for `style.framed`.
     """
     # The baseline has no difference to itself, and arms without a common seed have none either.
     table = table[table["difference"].notna()]
-    if title is None and baseline:
-        title = f"Against {plain(baseline)}"
-    with framed(
-        ax, title=title, xlabel=label, legend=None, height=height_of_rows(len(table))
-    ) as ax:
+    title = f"Against {plain(baseline)}" if baseline else None
+    usual = {"title": title, "xlabel": label, "legend": None, "height": height_of_rows(len(table))}
+    with framed(**{**usual, **frame}) as ax:
         filled = verdicts_on_gains(table) != "open" if "pairs" in table else None
         estimates(ax, table, "difference", [PALETTE[0]] * len(table), filled=filled)
         name_rows(ax, table, table.get("pairs"))
@@ -68,9 +63,8 @@ def stacked(
     *,
     names: Mapping[str, str] | None = None,
     palette: Mapping[Any, str] | None = None,
-    title: str | None = None,
     label: str | None = None,
-    ax: Axes | None = None,
+    **frame: Any,
 ) -> Axes:
     """A bar for each row, stacked by column.
 
@@ -82,19 +76,24 @@ def stacked(
         What the legend calls the parts.
     palette : dict from column to colour, optional
         Outcomes, difficulty classes and phases have colours of their own.
-    title, label : str, optional
-        The finding, and the x axis.
-    ax : Axes, optional
+    label : str, optional
+        The x axis.
+    frame
+        As for `style.framed`.
     """
     # A part that never occurs would only lengthen the legend.
     table = table.loc[:, (table != 0).any()]
+    known = NAMED if palette is None else palette
+    # All or none: other colours beside those of the palette could be mistaken for one another.
+    if not all(name in known for name in table):
+        known = dict(zip(table, cycle(PALETTE)))
     height = height_of_rows(len(table) + 1)
-    with framed(ax, title=title, xlabel=label, legend="above", height=height) as ax:
+    with framed(xlabel=label, legend="above", height=height, **frame) as ax:
         start = np.zeros(len(table))
-        for name, colour in named_colours(table.columns, palette).items():
+        places = from_above(table)
+        for name in table:
             text = (names or {}).get(name, plain(name))
-            places = from_above(table)
-            ax.barh(places, table[name], left=start, color=colour, height=0.65, label=text)
+            ax.barh(places, table[name], left=start, color=known[name], height=0.65, label=text)
             # The next part begins where this one ends.
             start = start + table[name].to_numpy()
         name_rows(ax, table)
@@ -171,14 +170,7 @@ def with_seeds(names: Sequence[Any], counts: Any) -> list[str]:
 # Who wins at which price of sampling
 
 
-def prices(
-    table: pd.DataFrame,
-    *,
-    baseline: str,
-    title: str | None = None,
-    legend: str | None = "direct",
-    ax: Axes | None = None,
-) -> Axes:
+def prices(table: pd.DataFrame, *, baseline: str, **frame: Any) -> Axes:
     """The bill to a target over the baseline's, by the price of sampling.
 
     Below 1 a method is cheaper than the baseline.
@@ -189,19 +181,14 @@ def prices(
         Of `cost.ratios_by_price`.
     baseline : str
         Its name.
-    title : str, optional
-    legend : str, optional
-        As in `style.finish`.
-    ax : Axes, optional
+    frame
+        As for `style.framed`; lines are labelled at their ends by default.
     """
-    with framed(
-        ax,
-        title=title,
-        xlabel="price of sampling (cost of a sampled token / of a trained one)",
-        ylabel=f"cost to the target / {plain(baseline)}'s",
-        legend=legend,
-        height=4.2,
-    ) as ax:
+    labels = {
+        "xlabel": "price of sampling (cost of a sampled token / of a trained one)",
+        "ylabel": f"cost to the target / {plain(baseline)}'s",
+    }
+    with framed(**{**labels, "legend": "direct", "height": 4.2, **frame}) as ax:
         # The baseline comes first, so that its look does not depend on the other labels.
         styles = looks([baseline, *table["label"].unique()])
         # The baseline against itself. A label with an underscore is left out of the legend.

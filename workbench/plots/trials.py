@@ -30,11 +30,11 @@ from workbench.plots.style import (
     looks,
     plain,
     ratio_ticks,
+    seeds,
     style,
     without_seeds,
 )
 from workbench.plots.tables import interval, mark_price, prices
-from workbench.records import Record
 
 PRICES = tuple(float(price) for price in np.geomspace(0.03, 30, 31))
 
@@ -85,34 +85,29 @@ def trial(
             figure = plt.figure(figsize=(WIDTH, 6.4), layout="constrained")
             plt.close(figure)  # a cell shows what it returns, and not once more what is open
         figure.clear()
-        held_out, seeds, tuned, by_price = figure.subplots(2, 2).flat
+        held_out, by_seed, tuned, by_price = figure.subplots(2, 2).flat
         learning_curve(groups, x=measure, legend=None, title="Held-out accuracy", ax=held_out)
         held_out.axhline(target, color=SOFT, ls=":", lw=1, label="_target")
         held_out.set_ylabel("accuracy, mean over seeds")
         _name_lines(held_out)
-        _by_seed(seeds, curves, table, baseline, target, measure)
+        _by_seed(by_seed, curves, table, baseline, target, measure)
         if tuning is None or tuning.empty:
             tuned.set_axis_off()
         else:
             chosen = table.set_index("arm")["learning_rate"].to_dict()
             chosen[baseline] = table["baseline_learning_rate"].max()
-            steps = {label: _steps(runs[0]) for label, runs in groups.items()}
+            asked = {label: runs[0].manifest.get("arguments", {}) for label, runs in groups.items()}
+            steps = {label: arguments.get("mini_batches") for label, arguments in asked.items()}
             tuning_curves(tuning, chosen, labels=list(groups), ax=tuned, steps=steps)
         # After an interruption an arm may have no seed that the baseline has.
-        seeds_there = curves[baseline].keys()
-        curves = {label: runs for label, runs in curves.items() if runs.keys() & seeds_there}
+        there = curves[baseline].keys()
+        curves = {label: runs for label, runs in curves.items() if runs.keys() & there}
         if len(curves) > 1:
             _by_price(by_price, curves, baseline, target)
         else:
             by_price.set_axis_off()
         heading(figure, headline(table, baseline, measure) if title is None else title)
     return figure
-
-
-def _steps(record: Record) -> float:
-    """The optimizer steps of a round that a run was asked for; NaN where its record has none."""
-    steps = record.manifest.get("arguments", {}).get("mini_batches")
-    return np.nan if steps is None else steps
 
 
 def headline(table: pd.DataFrame, baseline: str, measure: Any = "rollouts") -> str:
@@ -139,7 +134,6 @@ def headline(table: pd.DataFrame, baseline: str, measure: Any = "rollouts") -> s
         [row] = table.to_dict("records")
         arm = plain(row["arm"])
         change = f"{100 * abs(row['ratio'] - 1):.0f} %"
-        number = f"{row['seeds']:.0f} seed{'' if row['seeds'] == 1 else 's'}"
         undecided = f"no difference in {what} found"
         if not row.get("known", True):
             undecided = "not known yet"
@@ -152,7 +146,7 @@ def headline(table: pd.DataFrame, baseline: str, measure: Any = "rollouts") -> s
             "open": f"{arm} or {plain(baseline)}: {undecided}",
         }
         word = str(row["verdict"])
-        return f"{said.get(word, f'{arm}: {word}')} ({number})"
+        return f"{said.get(word, f'{arm}: {word}')} ({seeds([row['seeds']])})"
     counts = table["verdict"].value_counts()
     words = ("better", "worse", "alike", "open")
     told = [f"{counts[word]} {word}" for word in words if counts.get(word)]
@@ -191,10 +185,8 @@ def _by_seed(
         shown += [end for end in ends[1:] if 0 < end < np.inf]
         text = f"{plain(row['arm'])}: {row['verdict']}"
         if not row["reached"] == row["seeds"] == row["baseline_reached"]:
-            text += (
-                f" ({row['reached']:.0f} of {row['seeds']:.0f} reached it, "
-                f"{row['baseline_reached']:.0f} of the baseline)"
-            )
+            text += f" ({row['reached']:.0f} of {row['seeds']:.0f} reached it, "
+            text += f"{row['baseline_reached']:.0f} of the baseline)"
         ax.text(0.02, place + 0.22, text, transform=ax.get_yaxis_transform(), size="small")
     ax.set(xscale="log", xlim=(min(shown) / 1.1, max(shown) * 1.1))
     ratio_ticks(ax.xaxis, *ax.get_xlim(), most=6)
@@ -211,7 +203,7 @@ def tuning_curves(
     *,
     labels: Sequence[str],
     ax: Axes,
-    steps: Mapping[str, float] | None = None,
+    steps: Mapping[str, float | None] | None = None,
 ) -> None:
     """Cost to the target by learning rate: a line through the means of every arm, a dot a run.
 
@@ -232,7 +224,7 @@ def tuning_curves(
     for label, look in looks(labels).items():
         runs = tuning[tuning["arm"] == label]
         means = pd.Series(dtype=float)
-        taken = (steps or {}).get(label, np.nan)
+        taken = (steps or {}).get(label)
         # A line for each number of optimizer steps; the circle is on that of those taken.
         numbers = runs.get("mini_batches", pd.Series(np.nan, runs.index))
         for number, of_number in runs.groupby(numbers, dropna=False):
@@ -285,13 +277,9 @@ def _by_price(
     ax: Axes, curves: Mapping[str, dict[int, Curve]], baseline: str, target: float
 ) -> None:
     """Cost to the target over the baseline's, by the price of sampling."""
-    prices(
-        cost.ratios_by_price(curves, target, baseline, PRICES),
-        baseline=baseline,
-        title="Cost by the price of sampling",
-        legend=None,
-        ax=ax,
-    )
+    table = cost.ratios_by_price(curves, target, baseline, PRICES)
+    title = "Cost by the price of sampling"
+    prices(table, baseline=baseline, title=title, legend=None, ax=ax)
     mark_price(ax, "FLOPs", cost.FLOP_PRICE)
     _name_lines(ax)
     ratio_ticks(ax.xaxis, PRICES[0], PRICES[-1], most=5)

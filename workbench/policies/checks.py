@@ -11,31 +11,20 @@ from string import Formatter
 from typing import Any
 
 from workbench.utils.machine import install_command, installed_version, no_gpu
-from workbench.utils.validation import cause_of, shown
+from workbench.utils.validation import brief, cause_of
 
-GIB = 2**30
 # vLLM 0.28 and later load bitsandbytes from a package of its own.
 VLLM_IN_4BIT = "vllm_bnb_plugin"
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the adapter ranks that vLLM reserves room for
 # Options of `peft.LoraConfig` that leave an adapter vLLM can compute with, and those that it can
 # have besides where it is handed over merged into the weights. vLLM refuses some of the others at
 # the first hand-over, and would compute other numbers than the trainer with the rest.
-SERVED = (
-    "r",
-    "lora_alpha",
-    "lora_dropout",
-    "target_modules",
-    "exclude_modules",
-    "layers_to_transform",
-    "layers_pattern",
-    "fan_in_fan_out",
-    "init_lora_weights",
-    "use_rslora",
-)
+OF_SIZE = ("r", "lora_alpha", "lora_dropout", "use_rslora", "init_lora_weights", "fan_in_fan_out")
+OF_PLACE = ("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern")
+SERVED = (*OF_SIZE, *OF_PLACE)
 SERVED_MERGED = ("bias", "rank_pattern", "alpha_pattern")
 # Of `init_lora_weights`: those that leave the weights under the adapter as they are.
 STARTS = (True, False, None, "gaussian", "orthogonal")
-NO_CONFIG = "No config file found"  # of Unsloth's error for a model that is not there
 
 
 def check_packages(*names: str) -> None:
@@ -85,8 +74,7 @@ def check_reference(adapter: Any) -> None:
     start, bias = adapter.init_lora_weights, adapter.bias
     if start not in STARTS or bias != "none":
         raise ValueError(
-            f"lora: init_lora_weights={start!r}, bias={bias!r}: a KL penalty has no reference; "
-            "leave both out, or set kl=0"
+            f"lora: init_lora_weights={start!r}, bias={bias!r}: no reference for kl > 0"
         )
 
 
@@ -100,54 +88,48 @@ def check_hand_over(lora: Mapping[str, Any], merged: bool) -> None:
     merged : bool
         Whether it is handed over merged into the weights.
     """
-    served = (*SERVED, *SERVED_MERGED) if merged else SERVED
     # None, False, an empty list and "none" switch an option off.
-    refused = [
-        name for name, value in lora.items() if name not in served and value and value != "none"
-    ]
+    given = {name for name, value in lora.items() if value and value != "none"}
+    refused = given.difference(SERVED, SERVED_MERGED if merged else ())
     if merged:
         # A model may use the embedding as its head, and the two would get different weights.
         targets = str(lora.get("target_modules"))
-        refused += ["target_modules"] * ("embed" in targets or "lm_head" in targets)
+        if "embed" in targets or "lm_head" in targets:
+            refused.add("target_modules")
     else:
-        refused += ["init_lora_weights"] * (lora.get("init_lora_weights") not in STARTS)
-        refused += ["r"] * (lora.get("r", 8) > RANKS[-1])
+        if lora.get("init_lora_weights") not in STARTS:
+            refused.add("init_lora_weights")
+        if lora.get("r", 8) > RANKS[-1]:
+            refused.add("r")
     if refused:
-        kind, other = ("merged", "adapter") if merged else ("adapter", "merged")
+        name = min(refused)
         raise ValueError(
-            f"lora[{refused[0]!r}]={lora[refused[0]]!r}: vLLM cannot have such an adapter with "
-            f"hand_over={kind!r}; leave it out, or take engine='transformers', or "
-            f"hand_over={other!r} if that can have it"
+            f"lora[{name!r}]={lora[name]!r}: vLLM cannot have such an adapter; leave it out, or "
+            "take engine='transformers' or the other hand_over"
         )
 
 
-def check_template(template: str, tokenizer: Any = None) -> None:
+def check_template(template: Any, tokenizer: Any = None) -> None:
     """Raise ValueError for a template that has no place for the prompt, or that the tokenizer does
     not have.
     """
-    if template != "chat" and not _is_template(template):
-        raise ValueError(
-            f"template={shown(template)}: it must contain {{prompt}}, or be 'chat'; {{{{ and }}}} "
-            "stand for braces"
-        )
-    if template != "chat" and tokenizer is not None and tokenizer.eos_token_id is not None:
-        if tokenizer("1+1")["input_ids"][-1:] == [tokenizer.eos_token_id]:
+    if template != "chat":
+        if not _is_template(template):
             raise ValueError(
-                "tokenizer: it puts its end token behind every text, so that each prompt would "
-                "have ended before its response; save it with add_eos_token=False, or take "
-                "template='chat'"
+                f"template={brief(template)}: it must contain {{prompt}}, or be 'chat'; {{{{ and "
+                "}}}} stand for braces"
             )
-    if template == "chat" and tokenizer is not None:
-        if tokenizer.chat_template is None:
+        if tokenizer and tokenizer("1+1")["input_ids"][-1:] == [tokenizer.eos_token_id]:
             raise ValueError(
-                "template='chat': this tokenizer has no chat template; give a pattern with {prompt}"
+                "tokenizer: it puts its end token behind every text; save it with "
+                "add_eos_token=False, or take template='chat'"
             )
+    elif tokenizer:
         try:
             in_chat(tokenizer, "1+1")
         except Exception as error:  # Jinja's own, or whatever a template raises
             raise ValueError(
-                f"template='chat': the tokenizer's chat template fails ({cause_of(error)}); give a "
-                "pattern with {prompt}, or another tokenizer"
+                f"template='chat': the tokenizer's chat template fails ({cause_of(error)})"
             ) from None
 
 
@@ -158,11 +140,11 @@ def in_chat(tokenizer: Any, prompt: str) -> str:
     )
 
 
-def _is_template(template: str) -> bool:
-    """Whether a text has places for the prompt, as it stands, and for nothing else."""
+def _is_template(template: Any) -> bool:
+    """Whether it is a text with places for the prompt, as it stands, and for nothing else."""
     try:
         fields = [field for field in Formatter().parse(template) if field[1] is not None]
-    except ValueError:
+    except (TypeError, ValueError):
         return False
     return bool(fields) and all(field[1:] == ("prompt", "", None) for field in fields)
 
@@ -177,15 +159,16 @@ def check_tokenizer(tokenizer: Any, vocabulary: int) -> None:
     # way round an id would lie outside of the embedding.
     if len(tokenizer) > vocabulary:
         raise ValueError(
-            f"tokenizer: {len(tokenizer)} tokens, and the model's embedding has {vocabulary} rows; "
-            "they do not belong together: save the right tokenizer beside the model"
+            f"tokenizer: {len(tokenizer)} tokens, and the model's embedding has {vocabulary} rows"
         )
 
 
 def lost_characters(tokenizer: Any, text: str) -> list[str]:
     """The characters of a text that a tokenizer cannot express, spaces aside."""
-    # There and back again: a character that does not come back is unknown to the tokenizer.
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if tokenizer.unk_token_id not in ids:
+        return []
+    # There and back again: a character that does not come back is unknown to the tokenizer.
     known = set(tokenizer.decode(ids, skip_special_tokens=True))
     return [letter for letter in text if not letter.isspace() and letter not in known]
 
@@ -199,21 +182,27 @@ def check_model(path: Any) -> None:
     is_local = text.startswith((".", "/", "~")) or text.count("/") > 1 or isinstance(path, Path)
     if is_local and not Path(path).exists():
         raise FileNotFoundError(
-            f"model={text!r}: there is no such directory here; give the path of a model that is "
-            "there, or its name on the hub, such as 'Qwen/Qwen2.5-0.5B-Instruct'"
+            f"model={text!r}: there is no such directory here, and no such name on the hub"
         )
 
 
-def check_quantised(config: Any, lora: Any, load_in_4bit: bool = False) -> None:
-    """Raise unless a quantised model is trained by LoRA, with the package of its kernels."""
+def check_quantised(
+    config: Any, lora: Any, load_in_4bit: bool = False, merges: bool = False
+) -> None:
+    """Raise unless a quantised model is trained by LoRA, with the package of its kernels.
+
+    With `merges` an adapter is added to the weights for the sampler, which quantised ones cannot
+    hold.
+    """
     stored = config.to_dict().get("quantization_config") or {}
     # load_in_4bit quantises while it loads, by bitsandbytes, whatever the configuration says.
     method = "bitsandbytes" if load_in_4bit else str(stored.get("quant_method", ""))
     if (stored or load_in_4bit) and not lora:
         raise ValueError(
-            "model: it is quantised, so its own weights cannot be trained; give lora=dict(r=64, "
-            "...)"
+            "model: it is quantised, so its own weights cannot be trained; give lora=dict(r=64)"
         )
+    if stored and merges:
+        raise ValueError("hand_over='merged': the model is quantised; take hand_over='adapter'")
     if method.startswith("bitsandbytes"):
         check_packages("bitsandbytes")
 
@@ -227,7 +216,7 @@ def check_precision(dtype: str, lora: Any) -> None:
     if not lora and dtype != "float32":
         raise ValueError(
             f"dtype={dtype!r}: weights in 16 bits cannot be trained, since small steps are rounded "
-            "away; take dtype='float32', which computes in bfloat16 on a GPU, or lora=dict(r=64)"
+            "away; take dtype='float32' or lora=dict(r=64)"
         )
 
 
@@ -240,8 +229,7 @@ def check_kernels(config: Mapping[str, Any], is_one: bool = False) -> None:
         chooses = is_one or name.endswith("implementation")
         if chooses and isinstance(value, str) and "/" in value:
             raise ValueError(
-                f"model: its config.json names a kernel on the hub, {name}={shown(value)}, and no "
-                "code of others is run; take the entry out"
+                f"model: its config.json names a kernel on the hub, {name}={brief(value)}"
             )
         if isinstance(value, Mapping):
             check_kernels(value, chooses)
@@ -264,75 +252,36 @@ def has_windows(config: Any) -> bool:
     return settings.get("sliding_window") is not None
 
 
-def check_memory(config: Any, *, trainer: float, sampler: float = 0.0, share: float = 0.0) -> None:
-    """Raise ValueError when the weights alone cannot fit the GPU.
-
-    Activations come on top, so passing is no promise. Nothing is checked for a quantised model,
-    since its configuration does not tell what it takes.
-
-    Parameters
-    ----------
-    config : transformers.PreTrainedConfig
-    trainer, sampler : float
-        Bytes that a weight takes there, with its gradient and optimizer state where it is trained.
-    share : float
-        Of the GPU's memory, what the sampler has for its weights and its cache.
-    """
-    import torch
-
-    if config.to_dict().get("quantization_config"):
-        return
-    weights = count_weights(config)
-    free, total = torch.cuda.mem_get_info()
-    if weights * sampler > share * total:
-        raise ValueError(
-            f"gpu_memory_utilization={share}: the sampler's weights alone take "
-            f"{weights * sampler / GIB:.1f} GiB of {total / GIB:.1f} GiB; raise it, or take a "
-            "smaller model"
-        )
-    # The sampler takes its whole share at once, for weights and cache, so what the trainer needs
-    # comes on top of the share and not of the sampler's weights.
-    needed = weights * trainer + share * total
-    if needed > free:
-        raise ValueError(
-            f"model: {needed / GIB:.1f} GiB are needed at least and {free / GIB:.1f} GiB of the "
-            "GPU are free; take a smaller model, LoRA in place of full training, "
-            "load_in_4bit=True or less gpu_memory_utilization"
-        )
-
-
-def count_weights(config: Any) -> int:
-    """Parameters of a causal language model from its configuration; no memory is taken."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    return model.num_parameters()
-
-
 def load_configuration(path: Any, revision: str | None, template: str) -> tuple[Any, Any]:
     """A model's configuration and its tokenizer, which must fit each other and the template."""
-    from transformers import AutoConfig, AutoTokenizer
-    from transformers.utils import find_adapter_config_file
-
-    with offline_hint(path), quiet():
-        # transformers would put it on the model, or on another model that it names, and freeze the
-        # weights. It also has patterns of any kind, and names modules to import.
-        if find_adapter_config_file(path, revision=revision):
-            raise ValueError(
-                f"model={str(path)!r}: it comes with an adapter (adapter_config.json); give a "
-                "model with the adapter merged into its weights"
-            )
-        # Without the refusal transformers would ask whether to run code that comes with the model.
-        options = {"revision": revision, "trust_remote_code": False}
-        config = AutoConfig.from_pretrained(path, **options)
-        check_kernels(type(config).get_config_dict(path, **options)[0])
-        tokenizer = AutoTokenizer.from_pretrained(path, **options)
+    try:
+        config, tokenizer = _read_configuration(path, revision)
+    except OSError as error:
+        raise OSError(
+            f"model={str(path)!r}: {cause_of(error)}; with a network, `hf download` brings a model"
+        ) from error
     check_template(template, tokenizer)
     # A model of text and images keeps the sizes of its language model in a configuration inside.
     check_tokenizer(tokenizer, config.get_text_config().vocab_size)
     return config, tokenizer
+
+
+def _read_configuration(path: Any, revision: str | None) -> tuple[Any, Any]:
+    """A model's configuration and its tokenizer, of which no code is run."""
+    from transformers import AutoConfig, AutoTokenizer
+    from transformers.utils import find_adapter_config_file
+
+    # transformers would put it on the model, or on another model that it names, and freeze the
+    # weights. It also has patterns of any kind, and names modules to import.
+    if find_adapter_config_file(path, revision=revision):
+        raise ValueError(
+            f"model={str(path)!r}: it comes with an adapter (adapter_config.json); merge it"
+        )
+    # Without the refusal transformers would ask whether to run code that comes with the model.
+    options = {"revision": revision, "trust_remote_code": False}
+    config = AutoConfig.from_pretrained(path, **options)
+    check_kernels(type(config).get_config_dict(path, **options)[0])
+    return config, AutoTokenizer.from_pretrained(path, **options)
 
 
 def local_snapshot(path: Any, revision: str | None) -> str:
@@ -347,7 +296,7 @@ def local_snapshot(path: Any, revision: str | None) -> str:
         raise ValueError(f"revision={revision!r}: {path} is a local directory and has no revisions")
     from huggingface_hub import snapshot_download
 
-    with offline_hint(path), quiet():
+    with quiet():
         return snapshot_download(str(path), revision=revision)
 
 
@@ -363,23 +312,3 @@ def quiet() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
-
-
-@contextmanager
-def offline_hint(path: Any) -> Iterator[None]:
-    """Say which command fetches a model that is neither here nor to be had from the hub.
-
-    Where transformers raises OSError, Unsloth raises RuntimeError with the text `NO_CONFIG`.
-    """
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        # A RuntimeError of another kind, and a directory that exists but is incomplete, have other
-        # causes than a missing download, so they pass unchanged.
-        is_other = isinstance(error, RuntimeError) and NO_CONFIG not in str(error)
-        if is_other or Path(path).exists():
-            raise
-        raise OSError(
-            f"{path}: not a local directory and not to be had from the hub ({cause_of(error)}); "
-            f"where there is a network run: hf download {path}"
-        ) from error

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import TopKLogitsWarper, TopPLogitsWarper
+from transformers import DynamicCache, TopKLogitsWarper, TopPLogitsWarper
 
 from workbench.policies import END, GO_ON, STOP, Growing, Plan, Sampling
 from workbench.pools import Problem
@@ -21,7 +21,6 @@ from workbench.rollouts import Ragged
 from workbench.utils.groups import place_within
 from workbench.utils.seeding import derive, generator
 from workbench.utils.validation import counts as whole_counts
-from workbench.utils.validation import whole_number
 
 BLOCK = 1024  # tokens of the vocabulary whose probabilities are summed one by one
 STOP_TOKENS = 32  # newest tokens that are searched for a stop string
@@ -35,8 +34,10 @@ Signals = tuple[OfPlaces, OfPlaces]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The responses that `Policy.generate` is asked for, those of a prompt together.
+class PromptBatch:
+    """The prompts of one call of `Policy.generate`, and how many responses each of them gets.
+
+    The responses to a prompt stand together.
 
     Attributes
     ----------
@@ -53,7 +54,7 @@ class Wanted:
     owner: np.ndarray
 
     @classmethod
-    def of(cls, prompts: Sequence[Any], counts: Any, seed: int | Sequence[int]) -> Wanted:
+    def of(cls, prompts: Sequence[Any], counts: Any, seed: int | Sequence[int]) -> PromptBatch:
         """Checked arguments of `Policy.generate`; a text is a problem without an answer."""
         problems = [
             prompt if isinstance(prompt, Problem) else Problem(str(i), prompt, "")
@@ -97,8 +98,8 @@ class Wanted:
 
 
 @dataclass
-class Drawn:
-    """What sampling returns for R rows of at most T tokens.
+class Samples:
+    """R sampled responses of at most T tokens.
 
     Attributes
     ----------
@@ -124,8 +125,8 @@ class Drawn:
     lost: np.ndarray
 
     @classmethod
-    def empty(cls, rows: int, width: int) -> Drawn:
-        """Rows of which nothing has been drawn yet."""
+    def empty(cls, rows: int, width: int) -> Samples:
+        """Rows of which nothing has been sampled yet."""
         return cls(
             np.zeros((rows, width), dtype=np.int32),
             np.zeros((rows, width), dtype=np.float32),
@@ -138,68 +139,30 @@ class Drawn:
         )
 
     @classmethod
-    def concat(cls, parts: Sequence[Drawn]) -> Drawn:
+    def by_engine(cls, tokens: Ragged, logprobs: Ragged, truncated: np.ndarray) -> Samples:
+        """The responses of an engine, which gives no entropies."""
+        samples = cls.empty(*tokens.mask().shape)
+        samples.tokens[:] = tokens.padded()
+        samples.logprobs[:] = logprobs.padded()
+        samples.entropies[:] = np.nan
+        samples.lengths[:] = tokens.lengths
+        samples.truncated[:] = truncated
+        return samples
+
+    @classmethod
+    def concat(cls, parts: Sequence[Samples]) -> Samples:
         """The rows of all parts, in order; all parts have the same width."""
         columns = zip(*(vars(part).values() for part in parts))
         return cls(*map(np.concatenate, columns))
 
-    def take(self, rows: np.ndarray) -> Drawn:
+    def take(self, rows: np.ndarray) -> Samples:
         """The given rows, in that order."""
-        return Drawn(*(column[rows] for column in vars(self).values()))
-
-
-@dataclass(frozen=True)
-class Told:
-    """What an engine tells of R responses.
-
-    Attributes
-    ----------
-    tokens : Ragged of int32
-    logprobs : Ragged of float32
-    truncated : (R,) bool
-        Whether a response ended only because it had no room for more.
-    margins : Ragged of float32, optional
-        The gap between the two largest probabilities at each token, where it was asked for.
-    """
-
-    tokens: Ragged
-    logprobs: Ragged
-    truncated: np.ndarray
-    margins: Ragged | None = None
-
-    def drawn(self) -> Drawn:
-        """The same as a table of what was drawn; entropies are not told."""
-        drawn = Drawn.empty(*self.tokens.mask().shape)
-        drawn.tokens[:] = self.tokens.padded()
-        drawn.logprobs[:] = self.logprobs.padded()
-        drawn.entropies[:] = np.nan
-        drawn.lengths[:] = self.tokens.lengths
-        drawn.truncated[:] = self.truncated
-        return drawn
-
-    def signals(self, rows: np.ndarray, place: int) -> Signals:
-        """What `Request.ends` asks of the tokens at one place of the responses `rows`, (n,)."""
-
-        def margins(of: np.ndarray) -> np.ndarray:
-            if self.margins is None:
-                raise ValueError(
-                    "course: it reads the margins of the model's own distribution, which an engine "
-                    "tells at temperature 1 or 0, without top_p and top_k"
-                )
-            return self.margins.values[self.margins.offsets[rows[of]] + place].astype(np.float64)
-
-        def states(of: np.ndarray) -> np.ndarray:
-            raise ValueError(
-                "course: it reads hidden states, and an engine gives none; take "
-                "engine='transformers'"
-            )
-
-        return margins, states
+        return Samples(*(column[rows] for column in vars(self).values()))
 
 
 @dataclass(frozen=True)
 class Request:
-    """N responses that are to be drawn, and what ends them.
+    """N responses to sample, and what ends them.
 
     Attributes
     ----------
@@ -227,12 +190,17 @@ class Request:
 
     def take(self, rows: np.ndarray) -> Request:
         """The same for some of the responses."""
-        columns = ("owner", "uniforms", "room", "rows")
-        return replace(self, **{name: getattr(self, name)[rows] for name in columns})
+        return replace(
+            self,
+            owner=self.owner[rows],
+            uniforms=self.uniforms[rows],
+            room=self.room[rows],
+            rows=self.rows[rows],
+        )
 
     def ends(
         self,
-        drawn: Drawn,
+        samples: Samples,
         going: np.ndarray,
         step: int,
         margins: OfPlaces,
@@ -242,7 +210,7 @@ class Request:
 
         Parameters
         ----------
-        drawn : Drawn
+        samples : Samples
             Where it is marked what becomes of them.
         going : (n,)
         step : int
@@ -251,9 +219,9 @@ class Request:
         """
         # A stop string may be spread over several tokens. Copying all tokens so far at every step
         # would take longer and longer.
-        newest = drawn.tokens[going, max(0, step + 1 - STOP_TOKENS) : step + 1]
+        newest = samples.tokens[going, max(0, step + 1 - STOP_TOKENS) : step + 1]
         ended = self.policy.ends(newest, self.sampling.stop)
-        drawn.truncated[going[ended]] = False
+        samples.truncated[going[ended]] = False
         over = ended | (step + 1 >= self.room[going])
         if self.plan.stop is None or over.all():
             return over
@@ -261,7 +229,7 @@ class Request:
         rows = going[left]
 
         def tokens(last: int) -> np.ndarray:
-            return drawn.tokens[rows, max(0, step + 1 - last) : step + 1]
+            return samples.tokens[rows, max(0, step + 1 - last) : step + 1]
 
         growing = Growing(
             rows=self.rows[rows],
@@ -271,15 +239,14 @@ class Request:
             margin=lambda: margins(left),
             states=lambda: states(left),
         )
-        said = np.asarray(self.plan.stop(growing))
-        if said.shape != rows.shape or not np.isin(said, (GO_ON, STOP, END)).all():
+        verdicts = np.asarray(self.plan.stop(growing))
+        if verdicts.shape != rows.shape or not np.isin(verdicts, (GO_ON, STOP, END)).all():
             raise ValueError(
-                f"course: its stop returned {said.tolist()}; GO_ON, STOP or END for each of the "
-                f"{len(rows)} growing rollouts is needed"
+                f"course: its stop returned {verdicts.tolist()} for {len(rows)} rollouts"
             )
-        drawn.stopped[rows[said == STOP]] = True
-        drawn.truncated[rows[said != GO_ON]] = False
-        over[left] = said != GO_ON
+        samples.stopped[rows[verdicts == STOP]] = True
+        samples.truncated[rows[verdicts != GO_ON]] = False
+        over[left] = verdicts != GO_ON
         return over
 
 
@@ -300,31 +267,54 @@ def signals_of(logits: torch.Tensor, states: torch.Tensor | None, sources: np.nd
         largest = logits[torch.as_tensor(sources[of])].float().softmax(-1).topk(2).values
         return (largest[:, 0] - largest[:, 1]).double().cpu().numpy()
 
+    if states is None:
+        return margins, _no_states
+
     def hidden(of: np.ndarray) -> np.ndarray:
-        if states is None:
-            raise ValueError(
-                "course: it reads hidden states, which are there from the second token on, for a "
-                "plan with states=True"
-            )
         return states[torch.as_tensor(sources[of])].float().cpu().numpy()
 
     return margins, hidden
 
 
+def _signals_of_engine(margins: Ragged | None, rows: np.ndarray, place: int) -> Signals:
+    """What `Request.ends` asks of the tokens at one place of an engine's responses `rows`, (n,)."""
+
+    def gaps(of: np.ndarray) -> np.ndarray:
+        if margins is None:
+            raise ValueError(
+                "course: it reads the margins, which an engine gives at temperature 1 or 0 and "
+                "without top_p and top_k"
+            )
+        return margins.values[margins.offsets[rows[of]] + place].astype(np.float64)
+
+    return gaps, _no_states
+
+
+def _no_states(of: np.ndarray) -> np.ndarray:
+    raise ValueError(
+        "course: it reads hidden states, which are there from the second token on, for a plan with "
+        "states=True and with engine='transformers'"
+    )
+
+
 class CachedDecoder:
     """Any causal language model on the public cache of transformers.
 
-    `MergedDecoder` has the same three methods. Both are a batch of rows in the middle of decoding.
+    `MergedDecoder` has the same methods. Both are a batch of rows in the middle of decoding.
     """
 
     compacts_at_once = False  # whether ended rows are best dropped as soon as there are any
     states: torch.Tensor | None = None  # (R, H), that the latest logits were computed from
 
-    def __init__(self, policy: Any, cache: Any, mask: torch.Tensor) -> None:
+    def __init__(self, policy: Any) -> None:
         self.policy = policy
-        self.cache = cache
-        self.mask = mask  # (R, t), 0 where a prompt is padded
+        self.cache = DynamicCache(config=policy.model.config)
+
+    def begin(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Logits (P, V) after the prompts, padded on the left, with a mask (P, t)."""
+        self.mask = mask
         self.positions = mask.sum(1)  # of the next token of each row
+        return self.policy.head(self._newest_states(ids, (mask.cumsum(1) - 1).clamp(min=0)))
 
     def spread(self, rows: np.ndarray) -> None:
         """Go on with the rows (R,) in place of the present ones; repeats are allowed."""
@@ -336,18 +326,21 @@ class CachedDecoder:
     def advance(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits (R, V) after one more token (R,) in every row."""
         self.mask = torch.nn.functional.pad(self.mask, (0, 1), value=1)
+        self.states = self._newest_states(tokens[:, None], self.positions[:, None])
+        self.positions = self.positions + 1
+        return self.policy.head(self.states)
+
+    def _newest_states(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """The final hidden state of the last token of every row."""
         # Prompts are padded on the left, so a token's place in the cache is not its position in its
         # own text: the positions are passed explicitly.
-        states = self.policy.decoder(
-            input_ids=tokens[:, None],
+        return self.policy.decoder(
+            input_ids=ids,
             attention_mask=self.mask,
-            position_ids=self.positions[:, None],
+            position_ids=positions,
             past_key_values=self.cache,
             use_cache=True,
-        ).last_hidden_state
-        self.positions = self.positions + 1
-        self.states = states[:, -1]
-        return self.policy.head(self.states)
+        ).last_hidden_state[:, -1]
 
     def branch(self, children: np.ndarray) -> np.ndarray:
         """Go on with children[i] copies of each row i, (R,) int; 0 drops a row.
@@ -366,7 +359,7 @@ def sample(
     row_of: np.ndarray,
     request: Request,
     share_prefixes: bool = False,
-) -> Drawn:
+) -> Samples:
     """Draw N responses with a decoder that holds their prompts.
 
     Parameters
@@ -383,7 +376,7 @@ def sample(
         row of its own otherwise, and `row_of` must name each row once.
     """
     size, width = request.uniforms.shape
-    drawn = Drawn.empty(size, width)
+    samples = Samples.empty(size, width)
     going = np.arange(size)  # the responses that have not ended
     # Each pass draws a token for every response that goes on, and then tells the decoder which rows
     # are still needed, and what comes next in each of them.
@@ -394,13 +387,13 @@ def sample(
             logits.float(), of_step, request.sampling, sources
         )
         chosen = tokens.cpu().numpy()
-        drawn.tokens[going, step] = chosen
-        drawn.logprobs[going, step] = logprobs.cpu().numpy()
-        drawn.entropies[going, step] = entropies.cpu().numpy()
-        drawn.lengths[going] += 1
+        samples.tokens[going, step] = chosen
+        samples.logprobs[going, step] = logprobs.cpu().numpy()
+        samples.entropies[going, step] = entropies.cpu().numpy()
+        samples.lengths[going] += 1
 
         signals = signals_of(logits, decoder.states, row_of)
-        ended = request.ends(drawn, going, step, *signals)
+        ended = request.ends(samples, going, step, *signals)
         # No response has room for more than the last step, so that all have ended by then.
         if ended.all():
             break
@@ -410,17 +403,17 @@ def sample(
         newest = np.zeros(rows, dtype=np.int64)
         newest[row_of] = chosen
         logits = decoder.advance(torch.as_tensor(newest, device=logits.device))
-    return drawn
+    return samples
 
 
-def respond_in_chunks(
-    engine: Any, texts: Ragged, seeds: Sequence[int], request: Request, chunk: int
-) -> Drawn:
+def sample_by_engine(
+    engine: Any, texts: Ragged, seeds: list[int], request: Request, chunk: int
+) -> Samples:
     """Responses by an engine, some of which a course may stop while they grow.
 
-    The engine returns `chunk` tokens of every response that goes on, and the course is then asked
-    about one after the other. So what it decides does not depend on the size of the chunks. What
-    the engine had sampled beyond the place where a response ends is lost.
+    With a course, the engine returns `chunk` tokens of every response that goes on, and the course
+    is then asked about one after the other. So what it decides does not depend on the size of the
+    chunks. What the engine had sampled beyond the place where a response ends is lost.
 
     Parameters
     ----------
@@ -435,42 +428,43 @@ def respond_in_chunks(
     chunk : int
         Tokens.
     """
-    whole_number("chunk", chunk, 1)
-    size = len(texts)
-    sampling = request.sampling
-    drawn = Drawn.empty(size, int(request.room.max()))
-    drawn.entropies[:] = np.nan
-    tells_margins = sampling.temperature in (0, 1) and engine.comparable(sampling)
-    going = np.arange(size)
+    sampling, end_ids = request.sampling, request.policy.end_ids
+    if request.plan.stop is None:
+        samples, _ = engine.respond(texts, seeds, sampling, end_ids, request.room)
+        return samples
+    samples = Samples.empty(len(texts), int(request.room.max()))
+    samples.entropies[:] = np.nan
+    gives_margins = sampling.temperature in (0, 1) and engine.comparable(sampling)
+    going = np.arange(len(texts))
     start = 0
     while len(going):
-        so_far = Ragged.of_padded(drawn.tokens[going], drawn.lengths[going])
+        so_far = Ragged.of_padded(samples.tokens[going], samples.lengths[going])
         of_chunk = [derive(seeds[i], "chunk", start) if start else seeds[i] for i in going]
-        told = engine.respond(
+        part, margins = engine.respond(
             texts.take(going).then(so_far, np.int32),
             of_chunk,
             # A text to stop at may begin in one chunk and end in the next: `Request.ends` finds it.
             replace(sampling, stop=()),
-            request.policy.end_ids,
+            end_ids,
             np.minimum(request.room[going] - start, chunk),
-            margins=tells_margins,
+            margins=gives_margins,
         )
-        tokens, logprobs = told.tokens.padded(), told.logprobs.padded()
-        row_of = np.arange(len(going))  # the row of each response in what the engine told
+        row_of = np.arange(len(going))  # the row of each response in this part
         for place in range(chunk):
-            if (told.tokens.lengths[row_of] <= place).any():
+            if (part.lengths[row_of] <= place).any():
                 raise RuntimeError("the engine ended a response at a token that is no end token")
             step = start + place
-            drawn.tokens[going, step] = tokens[row_of, place]
-            drawn.logprobs[going, step] = logprobs[row_of, place]
-            drawn.lengths[going] += 1
-            ended = request.ends(drawn, going, step, *told.signals(row_of, place))
-            drawn.lost[going[ended]] = told.tokens.lengths[row_of[ended]] - place - 1
+            samples.tokens[going, step] = part.tokens[row_of, place]
+            samples.logprobs[going, step] = part.logprobs[row_of, place]
+            samples.lengths[going] += 1
+            signals = _signals_of_engine(margins, row_of, place)
+            ended = request.ends(samples, going, step, *signals)
+            samples.lost[going[ended]] = part.lengths[row_of[ended]] - place - 1
             going, row_of = going[~ended], row_of[~ended]
             if not len(going):
                 break
         start += chunk
-    return drawn
+    return samples
 
 
 def _next_rows(

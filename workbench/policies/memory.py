@@ -20,7 +20,7 @@ SHARE = 0.9  # of a device's memory that an estimate may fill
 # probabilities, and what a nucleus sorts. Without a nucleus it is 6.
 DRAWN = 10
 ROWS = 1024  # that `policies.transformers` samples at once; Unsloth's `generate` has 256
-LOGITS = 2**27  # that a training step of `policies.transformers` holds at once on a GPU
+LOGITS = 2**27  # that a training step of `policies.trainable` holds at once on a GPU
 # Bytes of a weight in bitsandbytes' NF4: 4 bits, and a float32 scale for every block of 64.
 NF4_BYTES = 0.5 + 4 / 64
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -125,8 +125,8 @@ def shape(model: Any) -> Shape:
     local = Path(model).expanduser()
     if local.is_dir():
         local = local / "config.json"
-    path = local if local.is_file() else None
-    if path is None:
+    path: Any = local
+    if not local.is_file():
         # In this order the endings of names such as Qwen2.5-7B-Instruct-unsloth-bnb-4bit all come
         # off.
         short = str(model).rpartition("/")[2]
@@ -135,17 +135,16 @@ def shape(model: Any) -> Shape:
         known = {name.lower(): sizes for name, sizes in KNOWN.items()}
         if short.lower() in known:
             return known[short.lower()]
+        from huggingface_hub import try_to_load_from_cache
+
         # The cache is asked last, so that a known name gives the same sizes on every machine.
-        path = _cached(str(model))
-    if path is None:
-        raise ValueError(
-            f"model={str(model)!r}: no directory with config.json, not in the cache, not one of "
-            f"{', '.join(KNOWN)}"
-        )
-    try:
-        return from_config(json.loads(path.read_text()))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"model={str(path)!r}: no JSON: {error}") from None
+        path = try_to_load_from_cache(str(model), "config.json")
+        if not isinstance(path, str):
+            raise ValueError(
+                f"model={str(model)!r}: no directory with config.json, not in the cache, not one "
+                f"of {', '.join(KNOWN)}"
+            )
+    return from_config(json.loads(Path(path).read_text()))
 
 
 def from_config(config: dict[str, Any]) -> Shape:
@@ -255,9 +254,9 @@ def estimate(
     """
     sizes = model if isinstance(model, Shape) else shape(model)
     whole_number("lora_rank", lora_rank, 0)
-    whole_number("max_length", max_length, 1)
     whole_number("rollouts", rollouts, 0)
-    whole_number("micro_tokens", micro_tokens, 1)
+    for name, value in (("max_length", max_length), ("micro_tokens", micro_tokens), ("rows", rows)):
+        whole_number(name, value, 1)
     one_of("dtype", dtype, BYTES)
     if load_in_4bit and not lora_rank:
         raise ValueError(
@@ -267,7 +266,6 @@ def estimate(
     if sampler_bytes is not None:
         positive_number("sampler_bytes", sampler_bytes)
     one_of("optimizer_bits", optimizer_bits, OPTIMIZER_BITS)
-    whole_number("rows", rows, 1)
     each = BYTES[dtype]
     computed = 2 if autocast else each
     # A micro-batch has one row at least, and a row may have max_length tokens.
@@ -311,15 +309,3 @@ def estimate(
         "attention": copies,
         "drawing": DRAWN * 4 * drawn * sizes.vocabulary,
     }
-
-
-def _cached(name: str) -> Path | None:
-    """Path of the config.json that the hub's cache holds for a model, None where there is none."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        path = try_to_load_from_cache(name, "config.json")
-    except HFValidationError:
-        return None
-    return Path(path) if isinstance(path, str) else None

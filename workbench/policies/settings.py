@@ -15,8 +15,9 @@ from typing import Annotated, Any, ClassVar
 from workbench.policies import Sampling, checks
 from workbench.utils.bounds import Count, CountOrZero, Flag, check_arguments, choice
 from workbench.utils.names import OPTIMIZER_BITS
-from workbench.utils.validation import instance_of, number, whole_number
+from workbench.utils.validation import instance_of, number
 
+GpuShare = Annotated[float, partial(number, above=0, below=1)]
 OptimizerBits = Annotated[int, choice(*OPTIMIZER_BITS)]
 SamplingObject = Annotated[
     Sampling, partial(instance_of, kinds=Sampling, example="Sampling(max_new_tokens=512)")
@@ -68,7 +69,6 @@ class ModelConfig:
         check_arguments(self)
         instance_of("model", self.model, (str, os.PathLike), "'Qwen/Qwen2.5-0.5B-Instruct'")
         checks.check_model(self.model)
-        instance_of("template", self.template, str, "'{prompt}'")
         checks.check_template(self.template)
 
     def options_of(self, function: Callable[..., Any], *further: str) -> dict[str, Any]:
@@ -120,8 +120,8 @@ class TransformersConfig(ModelConfig):
     dtype: Annotated[str, choice("float32", "bfloat16", "float16")] = "float32"
     gradient_checkpointing: bool | None = None
     engine: Annotated[str, choice("transformers", "vllm")] = "transformers"
-    max_length: int | None = None
-    gpu_memory_utilization: float = 0.4
+    max_length: Count | None = None
+    gpu_memory_utilization: GpuShare = 0.4
     engine_sleeps: bool = False
     learning_rate: float | None = None
     hand_over: Annotated[str, choice("adapter", "merged")] = "adapter"
@@ -134,7 +134,7 @@ class TransformersConfig(ModelConfig):
         super().__post_init__()
         checks.check_precision(self.dtype, self.lora)
         if self.engine == "vllm":
-            _check_sampler(self.sampling, self.max_length, self.gpu_memory_utilization)
+            _check_room(self.sampling, self.max_length)
             checks.check_hand_over(self.lora or {}, self.hand_over == "merged")
 
 
@@ -173,9 +173,9 @@ class UnslothConfig(ModelConfig):
     template: str = "chat"
     lora_rank: Count = 64
     load_in_4bit: bool = False
-    max_length: int = 1024
+    max_length: Count = 1024
     fast_inference: bool = True
-    gpu_memory_utilization: float = 0.5
+    gpu_memory_utilization: GpuShare = 0.5
     float32_head: Flag = False
     rows: Count = 256
     learning_rate: float = 5e-6
@@ -188,7 +188,7 @@ class UnslothConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_sampler(self.sampling, self.max_length, self.gpu_memory_utilization)
+        _check_room(self.sampling, self.max_length)
         needs_gpu = self.fast_inference or self.load_in_4bit or self.optimizer_bits == 8
         if self.device == "cpu" and needs_gpu:
             raise ValueError(
@@ -197,15 +197,10 @@ class UnslothConfig(ModelConfig):
             )
 
 
-def _check_sampler(sampling: Sampling, max_length: Any, gpu_memory_utilization: Any) -> None:
-    """ValueError for lengths and shares of memory that vLLM cannot work with."""
-    if max_length is not None:
-        whole_number("max_length", max_length, 1)
-        # At least one token has to be left for the prompt.
-        if sampling.max_new_tokens >= max_length:
-            raise ValueError(
-                f"max_length={max_length}: prompt and response share it, and "
-                f"sampling.max_new_tokens is {sampling.max_new_tokens}; raise the one or lower the "
-                "other"
-            )
-    number("gpu_memory_utilization", gpu_memory_utilization, above=0, below=1)
+def _check_room(sampling: Sampling, max_length: int | None) -> None:
+    """Raise ValueError where a response leaves no room for a prompt."""
+    if max_length is not None and sampling.max_new_tokens >= max_length:
+        raise ValueError(
+            f"max_length={max_length}: prompt and response share it, and sampling.max_new_tokens "
+            f"is {sampling.max_new_tokens}; raise the one or lower the other"
+        )

@@ -32,17 +32,15 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from transformers import (  # noqa: E402
     GenerationConfig,
-    LogitsProcessor,
     LogitsProcessorList,
-    StoppingCriteria,
     StoppingCriteriaList,
 )
 
 from workbench.policies import packing  # noqa: E402
 from workbench.policies.decoding import (  # noqa: E402
     LOGPROBS_OF_MARGINS,
-    Drawn,
     Request,
+    Samples,
     draw_tokens,
     signals_of,
 )
@@ -53,8 +51,6 @@ from workbench.rollouts import Ragged, Rollouts  # noqa: E402
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 # Architectures whose attention in Unsloth reads the lengths of rows that stand end to end.
 JOINED = ("llama", "mistral", "qwen2", "qwen3")
-# Bytes of a weight. Embeddings and scales of a 4-bit model are not in 4 bits.
-WEIGHT_BYTES = {False: 2.0, True: 0.75}
 # Loaded with vLLM in this process: arguments -> model, tokenizer, engine and first adapter.
 _SERVED: dict[tuple, tuple] = {}
 
@@ -140,7 +136,12 @@ class UnslothPolicy(TransformersPolicy):
             Further arguments of the class.
         """
         on_cpu = checks.check_gpu(device, "UnslothPolicy") == "cpu"
-        _check_standby()
+        # Unsloth takes every other value for on, also the empty one.
+        if os.environ.get("UNSLOTH_VLLM_STANDBY", "0") != "0":
+            raise ValueError(
+                "UNSLOTH_VLLM_STANDBY: with it Unsloth gives .88 of the GPU to vLLM whatever "
+                "gpu_memory_utilization says, and the trainer runs out of memory; unset it"
+            )
         config, _ = checks.load_configuration(path, revision, options.get("template", "{prompt}"))
         checks.check_quantised(config, True, load_in_4bit)
         checks.check_length(config, max_length)
@@ -161,11 +162,16 @@ class UnslothPolicy(TransformersPolicy):
         if fast_inference and served in _SERVED:
             model, tokenizer, engine, first = _SERVED[served]
         else:
-            if not on_cpu:
-                _check_room(config, load_in_4bit, fast_inference, gpu_memory_utilization)
             model, tokenizer = _load(source, settings, fast_inference, on_cpu)
             if fast_inference:
-                engine = Engine(_started_vllm(model))
+                # Without vLLM Unsloth prints why, goes on, and returns the model.
+                llm = getattr(model, "vllm_engine", None)
+                if llm is None:
+                    raise RuntimeError(
+                        "fast_inference=True: Unsloth has loaded the model without vLLM; what it "
+                        "has printed says why. With fast_inference=False Unsloth samples instead"
+                    )
+                engine = Engine(llm)
         policy = cls(
             model,
             tokenizer,
@@ -185,7 +191,7 @@ class UnslothPolicy(TransformersPolicy):
             _SERVED[served] = (model, tokenizer, engine, policy.state_dict())
         return policy
 
-    def _draw(self, texts: Ragged, request: Request) -> Drawn:
+    def _draw(self, texts: Ragged, request: Request) -> Samples:
         # Unsloth switches the whole model between two modes. Whatever happens while sampling, it
         # must be left in the mode for training.
         FastLanguageModel.for_inference(self.model)
@@ -197,7 +203,7 @@ class UnslothPolicy(TransformersPolicy):
             # where no backward pass will ask for them.
             self.model.eval()
 
-    def _draw_batch(self, texts: Ragged, request: Request) -> Drawn:
+    def _draw_batch(self, texts: Ragged, request: Request) -> Samples:
         """As in `TransformersPolicy`, through `generate`: Unsloth's cache is its own."""
         ids, mask = self._left_padded(texts.take(request.owner))
         # `generate` is left to run the model and its cache. Which token is drawn, and when a row
@@ -211,10 +217,10 @@ class UnslothPolicy(TransformersPolicy):
                 max_new_tokens=request.sampling.max_new_tokens,
                 # Greedy among the logits that `_Draws` leaves, which allow exactly one token.
                 do_sample=False,
-                logits_processor=LogitsProcessorList([draws]),
-                stopping_criteria=StoppingCriteriaList([_Ends(draws)]),
+                logits_processor=LogitsProcessorList([draws.draw]),
+                stopping_criteria=StoppingCriteriaList([draws.ends]),
             )
-        return draws.drawn
+        return draws.samples
 
     def _states_in(self, layout: str, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
         """As in `TransformersPolicy`; "joined" rows stand end to end, each with its prompt."""
@@ -273,12 +279,12 @@ class UnslothPolicy(TransformersPolicy):
         return bool((joined - padded).abs().mean() < 0.05 * padded.abs().mean())
 
 
-class _Draws(LogitsProcessor):
+class _Draws:
     """Draws the next token of every row as our own loop does, and leaves `generate` no other.
 
     Attributes
     ----------
-    drawn : Drawn
+    samples : Samples
     going : (n,) int64
         The rows that have not ended. `generate` goes on with the others, and nobody reads what
         follows in them.
@@ -291,75 +297,32 @@ class _Draws(LogitsProcessor):
     def __init__(self, request: Request, device: torch.device) -> None:
         self.request = request
         self.uniforms = torch.as_tensor(request.uniforms, device=device)
-        self.drawn = Drawn.empty(*request.uniforms.shape)
+        self.samples = Samples.empty(*request.uniforms.shape)
         self.going = np.arange(len(request.uniforms))
         self.step = 0
         self.logits = torch.empty(0)
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    def draw(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """The processor of logits: 0 for the token that was drawn and -inf for all others."""
         sampling = self.request.sampling
         found = draw_tokens(scores.float(), self.uniforms[:, self.step], sampling)
-        table = (self.drawn.tokens, self.drawn.logprobs, self.drawn.entropies)
+        table = (self.samples.tokens, self.samples.logprobs, self.samples.entropies)
         for column, values in zip(table, found):
             column[self.going, self.step] = values.cpu().numpy()[self.going]
-        self.drawn.lengths[self.going] += 1
+        self.samples.lengths[self.going] += 1
         self.logits = scores
         self.step += 1
-        # 0 for the token that was drawn and -inf for all others.
         return torch.full_like(scores, -torch.inf).scatter(1, found[0][:, None], 0.0)
 
-
-class _Ends(StoppingCriteria):
-    """Ends the rows that have what ends them: an end token, a stop string, no room, the course."""
-
-    def __init__(self, draws: _Draws) -> None:
-        self.draws = draws
-
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
-        draws = self.draws
-        signals = signals_of(draws.logits, None, draws.going)
-        ended = draws.request.ends(draws.drawn, draws.going, draws.step - 1, *signals)
-        draws.going = draws.going[~ended]
-        is_over = ~np.isin(np.arange(len(input_ids)), draws.going)
+    def ends(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        """The criterion of `generate`: the rows that have an end token, a stop string, no room, or
+        that the course has ended.
+        """
+        signals = signals_of(self.logits, None, self.going)
+        ended = self.request.ends(self.samples, self.going, self.step - 1, *signals)
+        self.going = self.going[~ended]
+        is_over = ~np.isin(np.arange(len(input_ids)), self.going)
         return torch.as_tensor(is_over, device=input_ids.device)
-
-
-def _check_standby() -> None:
-    """Raise ValueError where Unsloth would take nearly all of the GPU for vLLM."""
-    standby = os.environ.get("UNSLOTH_VLLM_STANDBY", "0")
-    # Unsloth takes every other value for on, also the empty one.
-    if standby != "0":
-        raise ValueError(
-            f"UNSLOTH_VLLM_STANDBY={standby}: Unsloth then gives .88 of the GPU to vLLM whatever "
-            "gpu_memory_utilization says, and the trainer runs out of memory; unset it"
-        )
-
-
-def _check_room(config: Any, load_in_4bit: bool, fast_inference: bool, share: float) -> None:
-    """Raise ValueError when the weights cannot fit the GPU; vLLM's are the trainer's too."""
-    weight = WEIGHT_BYTES[load_in_4bit]
-    if fast_inference:
-        checks.check_memory(config, trainer=0, sampler=weight, share=share)
-    else:
-        checks.check_memory(config, trainer=weight)
-
-
-def _started_vllm(model: Any) -> Any:
-    """The vLLM that Unsloth has started beside a model.
-
-    Raises
-    ------
-    RuntimeError
-        Where there is none. Unsloth prints that it goes on without vLLM, and returns the model.
-    """
-    engine = getattr(model, "vllm_engine", None)
-    if engine is None:
-        raise RuntimeError(
-            "fast_inference=True: Unsloth has loaded the model without vLLM, as it does on GPUs of "
-            "compute capability below 7 and on some others; what it has printed says why. With "
-            "fast_inference=False Unsloth samples instead"
-        )
-    return engine
 
 
 def _sequences() -> int:
@@ -369,7 +332,7 @@ def _sequences() -> int:
     take on an A100.
     """
     if torch.cuda.is_available() and "A100" not in torch.cuda.get_device_name():
-        if torch.cuda.mem_get_info()[1] >= 70 * checks.GIB:
+        if torch.cuda.mem_get_info()[1] >= 70 * 2**30:
             return 1024
     return 512
 
@@ -392,7 +355,7 @@ def _load(
             # For courses that stop responses; Unsloth would allow none.
             "max_logprobs": LOGPROBS_OF_MARGINS,
         }
-    with checks.offline_hint(source), checks.quiet():
+    with checks.quiet():
         model, tokenizer = FastLanguageModel.from_pretrained(
             source,
             # Otherwise its tables put another repository in the place of a known name.

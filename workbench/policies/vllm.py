@@ -26,11 +26,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from workbench.policies import Sampling
-from workbench.policies.checks import RANKS, check_memory, check_vllm
-from workbench.policies.decoding import LOGPROBS_OF_MARGINS, Told
+from workbench.policies.checks import RANKS, check_vllm
+from workbench.policies.decoding import LOGPROBS_OF_MARGINS, Samples
 from workbench.policies.merged import merged_weights
 from workbench.rollouts import Ragged
 
@@ -127,7 +127,6 @@ class Engine:
         gpu_memory_utilization: float = 0.4,
         lora_rank: int | None = None,
         revision: str | None = None,
-        trainer: float = 0.0,
         sleeps: bool = False,
         merges: bool = False,
         float32_head: bool = False,
@@ -147,8 +146,6 @@ class Engine:
         lora_rank : int, optional
             Of the adapter that it will be handed, at most 512; None for full training.
         revision : str, optional
-        trainer : float
-            Bytes a weight that the trainer will need, for which there must be room beside it.
         sleeps : bool
             Give the memory to the trainer between two calls of `generate`. Waking up takes about
             the time of copying the weights to the GPU.
@@ -158,9 +155,6 @@ class Engine:
             Compute the logits in float32.
         """
         check_vllm(device)
-        if str(device).startswith("cuda"):
-            config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
-            check_memory(config, trainer=trainer, sampler=2, share=gpu_memory_utilization)
         # Weights are handed over within this process.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         # Imported here and not at the top: this module is imported without vLLM too, and
@@ -246,11 +240,11 @@ class Engine:
         end_ids: list[int],
         room: np.ndarray,
         margins: bool = False,
-    ) -> Told:
+    ) -> tuple[Samples, Ragged | None]:
         """One response to each of R prompts, with one seed each, of at most room (R,) tokens.
 
-        With margins=True the two largest probabilities at each token are asked for, too. An engine
-        that sleeps stays awake until `rest` is called.
+        With margins=True the gap between the two largest probabilities at each token comes with
+        them. An engine that sleeps stays awake until `rest` is called.
         """
         from vllm import SamplingParams
 
@@ -278,7 +272,7 @@ class Engine:
         inputs = [{"prompt_token_ids": prompts[i].tolist()} for i in range(len(prompts))]
         self._wake()
         outputs = self.llm.generate(inputs, params, use_tqdm=False, lora_request=self._adapter)
-        return _told([output.outputs[0] for output in outputs], margins)
+        return _read([output.outputs[0] for output in outputs], margins)
 
     def rest(self) -> None:
         """Of an engine that sleeps: move the weights to the machine's memory and drop the cache,
@@ -350,24 +344,23 @@ def _allow_sleep() -> None:
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = setting
 
 
-def _told(answers: list[Any], margins: bool) -> Told:
-    """What vLLM's completions tell, with the margins if they were asked for."""
-    for answer in answers:
+def _read(completions: list[Any], margins: bool) -> tuple[Samples, Ragged | None]:
+    """What vLLM returns, as `Engine.respond` does."""
+    for each in completions:
         # Anything else is no whole response of the model, and would be rewarded as a short one.
-        if answer.finish_reason not in ("stop", "length"):
-            raise RuntimeError(f"vLLM ended a response by {answer.finish_reason!r}")
-    # All numbers of an answer stand in one list. Those of a position begin with the token that was
-    # drawn; the most likely tokens follow, where they were asked for.
-    numbers = [np.asarray(answer.logprobs.logprobs, dtype=np.float64) for answer in answers]
-    starts = [np.asarray(answer.logprobs.start_indices, dtype=np.int64) for answer in answers]
+        if each.finish_reason not in ("stop", "length"):
+            raise RuntimeError(f"vLLM ended a response by {each.finish_reason!r}")
+    # All numbers of a completion stand in one list. Those of a position begin with the token that
+    # was drawn; the most likely tokens follow, where they were asked for.
+    numbers = [np.asarray(each.logprobs.logprobs, dtype=np.float64) for each in completions]
+    starts = [np.asarray(each.logprobs.start_indices, dtype=np.int64) for each in completions]
     pairs = list(zip(numbers, starts))
-    gaps = None
-    if margins:
-        rows = [np.exp(number[start + 1]) - np.exp(number[start + 2]) for number, start in pairs]
-        gaps = Ragged.of(rows, np.float32)
-    return Told(
-        Ragged.of([answer.token_ids for answer in answers], np.int32),
+    samples = Samples.by_engine(
+        Ragged.of([each.token_ids for each in completions], np.int32),
         Ragged.of([number[start] for number, start in pairs], np.float32),
-        np.array([answer.finish_reason == "length" for answer in answers], dtype=bool),
-        gaps,
+        np.array([each.finish_reason == "length" for each in completions], dtype=bool),
     )
+    if not margins:
+        return samples, None
+    rows = [np.exp(number[start + 1]) - np.exp(number[start + 2]) for number, start in pairs]
+    return samples, Ragged.of(rows, np.float32)

@@ -29,7 +29,7 @@ from filelock import FileLock, Timeout
 
 from workbench.records import files
 from workbench.records.files import RecordError, RecordWarning, read_ordinary
-from workbench.utils.validation import cause_of, shown
+from workbench.utils.validation import brief, cause_of
 
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
@@ -149,7 +149,7 @@ class RecordLock:
         """Who holds the lock, as far as the file says it."""
         holder = _content(self.path)
         # Anybody may have written the file, so its entries are shown without control characters.
-        pid, host, since = (shown(holder.get(name)).strip("'") for name in ("pid", "host", "since"))
+        pid, host, since = (brief(holder.get(name)).strip("'") for name in ("pid", "host", "since"))
         hint = ""
         if (pid, host) == (str(os.getpid()), platform.node()):
             hint = (

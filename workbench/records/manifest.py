@@ -24,7 +24,7 @@ from workbench.records.files import FORMAT, MANIFEST, RecordError, read_ordinary
 from workbench.records.tables import reading
 from workbench.utils.descriptions import differences
 from workbench.utils.machine import installed_version
-from workbench.utils.validation import LARGEST_INTEGER, cause_of, plain_data, shown
+from workbench.utils.validation import LARGEST_INTEGER, brief, cause_of, plain_data
 
 if TYPE_CHECKING:
     import torch
@@ -58,8 +58,8 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         # other entries, and the useful answer is which version reads it.
         if isinstance(manifest, dict) and manifest.get("format", FORMAT) != FORMAT:
             raise RecordError(
-                f"{path}: format {shown(manifest['format'])}, written by "
-                f"{shown(manifest.get('versions'))}; this is workbench {__version__}, which reads "
+                f"{path}: format {brief(manifest['format'])}, written by "
+                f"{brief(manifest.get('versions'))}; this is workbench {__version__}, which reads "
                 f"format {FORMAT}: use the version that wrote it"
             )
         return checked_manifest(manifest)
@@ -68,7 +68,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 def checked_manifest(manifest: Any) -> dict[str, Any]:
     """The manifest with what it leaves out filled in; ValueError where it is not one."""
     if not isinstance(manifest, dict):
-        raise ValueError(f"a JSON object is needed, not {shown(manifest)}")
+        raise ValueError(f"a JSON object is needed, not {brief(manifest)}")
     # First the texts, so that whatever the error of a later check quotes can be shown.
     plain_data(manifest)
     manifest = {**DEFAULTS, **manifest}
@@ -77,11 +77,11 @@ def checked_manifest(manifest: Any) -> dict[str, Any]:
             raise ValueError(f"`{name}` is missing")
     for name, (is_right, needed) in ENTRIES.items():
         if name in manifest and not is_right(manifest[name]):
-            raise ValueError(f"`{name}` is {shown(manifest[name])}: {needed} is needed")
+            raise ValueError(f"`{name}` is {brief(manifest[name])}: {needed} is needed")
     for entry, name in (("method", "name"), ("lab", "lab")):
         found = manifest[entry].get(name)
         if not (isinstance(found, str) and found and found.isprintable()):
-            raise ValueError(f"`{entry}.{name}` is {shown(found)}: a text of one line is needed")
+            raise ValueError(f"`{entry}.{name}` is {brief(found)}: a text of one line is needed")
     return manifest
 
 

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from workbench.records.files import TENSORBOARD
-from workbench.utils.validation import shown
+from workbench.utils.validation import brief
 
 NAMES = ("tensorboard", "wandb", "trackio")
 METHODS = ("start", "log", "finish")  # what every tracker offers
@@ -145,7 +145,7 @@ class Trackers:
             # A class has the methods too, but cannot be called as a tracker.
             elif isinstance(each, str | type) or not all(hasattr(each, name) for name in METHODS):
                 raise ValueError(
-                    f"trackers: {shown(each)}; allowed are {', '.join(map(repr, NAMES))} and "
+                    f"trackers: {brief(each)}; allowed are {', '.join(map(repr, NAMES))} and "
                     "objects with start, log and finish"
                 )
             self.members.append(each)

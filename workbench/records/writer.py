@@ -24,7 +24,7 @@ from workbench.records.manifest import manifest_text
 from workbench.records.record import Record
 from workbench.records.shelf import find_packed
 from workbench.records.tables import column, content_of
-from workbench.utils.validation import cause_of, shown
+from workbench.utils.validation import brief, cause_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -203,7 +203,7 @@ class Writer:
             raise RecordError(
                 f"{path}: this checkpoint is of another run, or {files.JOURNAL} was changed since, "
                 f"or has lost rounds (it has {self.rounds}, the checkpoint is of round "
-                f"{shown(number)}): {LOST}"
+                f"{brief(number)}): {LOST}"
             )
         return tensors, state
 

@@ -92,18 +92,16 @@ def _card(record: Record, repo: str, kind: str, folder: Path) -> str:
     """The text of the page that the hub shows."""
     import jinja2
 
-    group = {record.label: [record]}
-    words = configuration(group[record.label])
+    words = configuration([record])
     # Where the record lies here is nobody's concern.
     del words["records"]
-    loader = jinja2.FileSystemLoader(TEMPLATES)
-    environment = jinja2.Environment(loader=loader, trim_blocks=True, lstrip_blocks=True)
-    return environment.get_template("card.md").render(
+    text = (TEMPLATES / "card.md").read_text(encoding="utf-8")
+    return jinja2.Template(text, trim_blocks=True, lstrip_blocks=True).render(
         repo=repo,
         kind=kind,
         adapter=(folder / "adapter_config.json").exists(),
         rounds=len(record.rounds),
-        results=results(group).T.to_string(),
+        results=results({record.label: [record]}).T.to_string(),
         words=words,
     )
 

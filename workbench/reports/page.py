@@ -112,8 +112,8 @@ def trial(
     title = title or headline(table, baseline, measure)
     # The notebook is another process, and reads what it is given from files.
     with tempfile.TemporaryDirectory() as folder:
-        table.to_csv(f"{folder}/table.csv", index=False)
         asked = {"table": f"{folder}/table.csv", "tuning": ""}
+        table.to_csv(asked["table"], index=False)
         if tuning is not None and len(tuning):
             asked["tuning"] = f"{folder}/tuning.csv"
             tuning.to_csv(asked["tuning"], index=False)
@@ -152,11 +152,7 @@ def _write(
         raise
     # The first cell says what the notebook is for; the page has its title in that place.
     done.cells.pop(0)
-    exporter = HTMLExporter(
-        template_name="basic",
-        exclude_input=True,
-        exclude_output_prompt=True,
-    )
+    exporter = HTMLExporter(template_name="basic", exclude_input=True, exclude_output_prompt=True)
     body, _ = exporter.from_notebook_node(done)
     sections = re.findall(r'<h2 id="([^"]*)">([^<]*)', body)
     template = string.Template((TEMPLATES / "page.html").read_text(encoding="utf-8"))
@@ -239,12 +235,10 @@ def curves(
             for label, group in groups.items()
             if all(_has_curve(record, y) for record in group)
         }
-        if not having:
-            continue
-        legend = None if len(having) == 1 else "above" if len(having) < BESIDE else "outside"
-        ax = axes()
-        plots.learning_curve(having, x=x, y=y, smooth=smooth, legend=legend, ax=ax)
-        picture(ax, caption)
+        if having:
+            legend = None if len(having) == 1 else "above" if len(having) < BESIDE else "outside"
+            options = {"x": x, "y": y, "smooth": smooth, "legend": legend}
+            picture(plots.learning_curve(having, **options, ax=axes()), caption)
 
 
 def _has_curve(record: Record, y: str) -> bool:

@@ -72,7 +72,7 @@ def results(groups: Groups) -> pd.DataFrame:
 def compared(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
     """The table of `comparisons.at_budget` as texts, a row a label."""
     rows = {}
-    verdicts = verdicts_on_gains(table).fillna("")
+    columns = ["runs", "held-out accuracy", f"minus {baseline}", "95 % interval", "seeds ahead"]
     for label, row in table.iterrows():
         difference = interval = ahead = ""
         # The baseline has no difference to itself, and a label may share no seed with it.
@@ -84,15 +84,10 @@ def compared(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
             ahead = f"{row['better']:.0%}"
         elif label != baseline:
             difference = "no seed in common"
-        rows[label] = {
-            "runs": f"{row['n']:.0f}",
-            "held-out accuracy": mean_and_half(row["mean"], row["half"]),
-            f"minus {baseline}": difference,
-            "95 % interval": interval,
-            "seeds ahead": ahead,
-            "verdict": verdicts[label],
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
+        accuracy = mean_and_half(row["mean"], row["half"])
+        rows[label] = [f"{row['n']:.0f}", accuracy, difference, interval, ahead]
+    texts = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+    return texts.assign(verdict=verdicts_on_gains(table).fillna(""))
 
 
 def configuration(group: Sequence[Record]) -> dict[str, str]:
@@ -141,19 +136,19 @@ def differing(groups: Groups) -> pd.DataFrame:
 
 def by_measure(groups: Any, baseline: str, target: float) -> pd.DataFrame:
     """Cost to a target over the baseline's in every measure, a row an arm."""
-    courses = read(groups)
+    curves = read(groups)
     columns = {}
     for name, unit in MEASURES.items():
         # An arm that trains on nothing has no cost in what is trained, and no ratio of costs.
         spending = {
             label: by_seed
-            for label, by_seed in courses.items()
-            if all(course.places(unit)[-1] > 0 for course in by_seed.values())
+            for label, by_seed in curves.items()
+            if all(curve.places(unit)[-1] > 0 for curve in by_seed.values())
         }
         ratios = to_target(spending, target, unit, baseline=baseline)
-        ratios = ratios.reindex(index=courses, columns=["ratio", "low", "high"])
+        ratios = ratios.reindex(index=curves, columns=["ratio", "low", "high"])
         columns[name] = [ratio_text(*row) for row in ratios.itertuples(index=False)]
-    return pd.DataFrame(columns, index=list(courses)).drop(index=baseline)
+    return pd.DataFrame(columns, index=list(curves)).drop(index=baseline)
 
 
 def responses(groups: Groups, most: int) -> pd.DataFrame:

@@ -16,17 +16,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.slots import Slot
+from workbench.slots import Context, Ragged, Rollouts, Slot
 from workbench.utils.bounds import Flag, pair
 from workbench.utils.groups import grouped_rewards, is_mixed
 from workbench.utils.names import of_catalogue
-from workbench.utils.validation import (
-    is_number,
-    one_of,
-    positive_number,
-    shown,
-)
+from workbench.utils.validation import brief, one_of, positive_number
 
 # Functions of rewards and groups
 
@@ -143,10 +137,8 @@ def posterior(
     """
     positive_number("alpha", alpha)
     positive_number("beta", beta)
-    if scale not in ("bernoulli", "posterior") and not (is_number(scale) and float(scale) > 0):
-        raise ValueError(
-            f"scale={shown(scale)}: 'bernoulli', 'posterior' or a positive number is needed"
-        )
+    if scale not in ("bernoulli", "posterior"):
+        positive_number("scale", scale)
     # Both kinds of advantage are worked out for all rows, and each group then takes its own.
     of_mixed_groups = group_normalized(rewards, groups, ddof=ddof, eps=eps)
     rewards, inverse, sizes = grouped_rewards(rewards, groups)
@@ -298,7 +290,7 @@ class OfRewards(Slot):
             self.function(np.array([0.0, 1.0]), np.array(["a", "a"]))
         except Exception as error:
             raise ValueError(
-                f"function={shown(self.function)}: a function of rewards and groups is needed, "
+                f"function={brief(self.function)}: a function of rewards and groups is needed, "
                 f"such as leave_one_out ({error})"
             ) from None
 

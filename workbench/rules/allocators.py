@@ -19,8 +19,6 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.pools import Problem
-from workbench.rollouts import Context, Rollouts
 from workbench.rules import budgets
 from workbench.rules.budgets import expected_rollouts as expected_rollouts
 from workbench.rules.budgets import info_gain as info_gain
@@ -28,14 +26,8 @@ from workbench.rules.budgets import knapsack as knapsack
 from workbench.rules.budgets import nonzero_gradient_probability as nonzero_gradient_probability
 from workbench.rules.budgets import required_rollouts as required_rollouts
 from workbench.rules.budgets import value as value
-from workbench.rules.success_rates import (
-    Posteriors,
-    RemembersPosteriors,
-    SuccessRates,
-    deviations,
-    tally,
-)
-from workbench.slots import More, PerProblem, Slot, needs_of, state_field
+from workbench.rules.success_rates import RemembersPosteriors, SuccessRates, deviations, tally
+from workbench.slots import Context, More, PerProblem, Problems, Rollouts, Slot, needs_of
 from workbench.utils.bounds import (
     Count,
     CountOrZero,
@@ -44,16 +36,18 @@ from workbench.utils.bounds import (
     Positive,
     PositiveOrZero,
     at_least,
+    of_kind,
 )
 from workbench.utils.descriptions import compose
 from workbench.utils.groups import group_numbers
 from workbench.utils.names import of_catalogue
-from workbench.utils.validation import instance_of, whole_number
+from workbench.utils.validation import whole_number
 
 logger = logging.getLogger(__name__)
 
 Requests = Generator[Any, Any, Any]  # what `allocate` returns, see `slots.Allocator`
 GroupSize = Annotated[int, at_least(2)]  # one rollout alone has no advantage
+OfRates = Annotated[SuccessRates, of_kind(SuccessRates, "SuccessRates('last')")]
 
 
 @dataclass(frozen=True)
@@ -68,17 +62,41 @@ class Uniform(Slot):
         """n of every problem."""
         return PerProblem(self.n)
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """One request: the same count for every problem."""
         yield np.full(len(problems), self.n, dtype=np.int64)
 
 
-class ByRates(Slot):
-    """Base of allocators whose counts follow from success rates, which learn from each round."""
+class Split(Slot):
+    """Base of allocators that split n rollouts a problem, on average, within bounds for each.
+
+    With a `total` the rollouts of a round are so many instead, however many problems it has.
+    """
 
     n: int
     low: int
     up: int
+    total: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number("up", self.up, self._least)
+        if self.total is None:
+            whole_number("n", self.n, self._least, self.up)
+
+    @property
+    def _least(self) -> int:
+        """Rollouts that every problem gets."""
+        return self.low
+
+    def sampled(self) -> PerProblem | None:
+        """n on average; unknown where a total is split among any number of problems."""
+        return PerProblem(self.n, "average") if self.total is None else None
+
+
+class ByRates(Split):
+    """Base of allocators whose counts follow from success rates, which learn from each round."""
+
     rates: SuccessRates
 
     @property
@@ -88,14 +106,10 @@ class ByRates(Slot):
 
     @property
     def _least(self) -> int:
-        """Rollouts that every problem gets."""
+        """Rollouts that every problem gets, of which probes are a part."""
         return max(self.low, self.rates.spent)
 
-    def sampled(self) -> PerProblem | None:
-        """n on average."""
-        return PerProblem(self.n, "average")
-
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """One request; fresh rates make one for their probes before it, within the total."""
         total = self._total(len(problems))
         rates = yield from self.rates.estimates(problems, context)
@@ -149,23 +163,13 @@ class Knapsack(ByRates):
     info_gain: Flag = True
     fallback: Flag = True
     estimator: str = "grpo"
-    rates: SuccessRates = field(default_factory=SuccessRates)
+    rates: OfRates = field(default_factory=SuccessRates)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        instance_of("rates", self.rates, SuccessRates, "SuccessRates('last')")
         # The number of problems is not known yet. One problem with the budget `up` always fits, so
-        # this checks the bounds and the name.
+        # this checks what the estimator needs.
         budgets.check_budget(1, self.up, self._least, self.up, self.estimator)
-        if self.total is None and not self._least <= self.n <= self.up:
-            raise ValueError(
-                f"n={self.n}: an average from {self._least} (low, or the probes) to {self.up} (up) "
-                "is needed"
-            )
-
-    def sampled(self) -> PerProblem | None:
-        """n on average; unknown where a total is split among any number of problems."""
-        return PerProblem(self.n, "average") if self.total is None else None
 
     def _total(self, problems: int) -> int:
         total = self.n * problems if self.total is None else self.total
@@ -213,7 +217,7 @@ class Staged(Slot):
         """k in the first request; problems that go on get more."""
         return PerProblem(self.k, "about")
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """One request a stage, until every problem has what is wanted."""
         ids = [problem.id for problem in problems]
         counts = np.full(len(ids), self.k, dtype=np.int64)
@@ -246,7 +250,7 @@ class Rescue(Slot):
 
     explore: GroupSize = 8
     total: int = 16
-    threshold: CountOrZero = 0
+    threshold: int = 0
     n_max: int = 32
     k_max: CountOrZero = 10
     extra: Count = 2
@@ -257,16 +261,13 @@ class Rescue(Slot):
         super().__post_init__()
         whole_number("total", self.total, self.explore)
         whole_number("n_max", self.n_max, self.explore)
-        if 2 * self.threshold > self.explore:
-            raise ValueError(
-                f"threshold={self.threshold}: at most half of explore={self.explore} is allowed"
-            )
+        whole_number("threshold", self.threshold, 0, self.explore // 2)
 
     def sampled(self) -> PerProblem:
         """Those of stage I; problems that failed get more."""
         return PerProblem(self.explore, "about")
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """One request for stage I, then one for each iteration of stage II that is needed."""
         ids = [problem.id for problem in problems]
         rollouts = yield np.full(len(ids), self.explore, dtype=np.int64)
@@ -329,7 +330,7 @@ class DynamicSampling(Slot):
     n: GroupSize = 8
     groups: Count | None = None
     max_draws: Count = 3
-    within: Any = None
+    within: Annotated[Slot, of_kind(Slot, "Knapsack()")] | None = None
     refill: Positive | None = None
     between: Interval = (0.0, 1.0)
     spread: PositiveOrZero = 0.0
@@ -339,13 +340,11 @@ class DynamicSampling(Slot):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.within is not None:
-            instance_of("within", self.within, Slot, "Knapsack()")
-            if "more_problems" in needs_of(self.within):
-                raise ValueError(
-                    f"within={compose(self.within)}: it draws problems itself, which dynamic "
-                    "sampling does already"
-                )
+        if self.within is not None and "more_problems" in needs_of(self.within):
+            raise ValueError(
+                f"within={compose(self.within)}: it draws problems itself, which dynamic sampling "
+                "does already"
+            )
 
     @property
     def delegate(self) -> Slot | None:
@@ -366,14 +365,14 @@ class DynamicSampling(Slot):
         # With a number of groups of its own, the rollouts of a round do not follow its problems.
         return PerProblem(self.n, "each" if self.groups is None else "about")
 
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """A draw's requests, and a request for problems between draws; keeps the mixed groups."""
         wanted = len(problems) if self.groups is None else self.groups
         rollouts, ids, is_mixed = yield from self.draws(problems, context, wanted)
         # In the order of drawing, so that the surplus is that of the last draw.
         return rows_of(rollouts, ids, np.flatnonzero(is_mixed)[:wanted])
 
-    def draws(self, problems: Sequence[Problem], context: Context, wanted: int) -> Requests:
+    def draws(self, problems: Problems, context: Context, wanted: int) -> Requests:
         """Requests for draws of problems and their rollouts, until `wanted` problems are mixed.
 
         Returns the round's rollouts, the ids of its problems (P,), and which of them are mixed,
@@ -432,9 +431,7 @@ def _refilled(missing: int, is_mixed: np.ndarray, refill: float, most: int) -> i
     return min(max(int(missing / share_of_mixed * refill), 1), most)
 
 
-def _sample_draw(
-    counter: Any, problems: Sequence[Problem], drawn: int, context: Context
-) -> Requests:
+def _sample_draw(counter: Any, problems: Problems, drawn: int, context: Context) -> Requests:
     """An allocator's requests for the problems from `drawn` on; returns all rollouts so far."""
     # Driven by hand rather than by `yield from`, since its counts are for the new problems only
     # and have to be extended to all.
@@ -473,24 +470,14 @@ def rows_of(rollouts: Rollouts, ids: Sequence[str], kept: np.ndarray) -> np.ndar
 
 
 @dataclass
-class InProportion(RemembersPosteriors):
+class InProportion(RemembersPosteriors, Split):
     """Base of allocators whose counts are in proportion to weights that posteriors give."""
 
     n: int = 8
     low: Count = 2
     up: int = 32
-    posteriors: Posteriors = state_field(Posteriors)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number("up", self.up, self.low)
-        whole_number("n", self.n, self.low, self.up)
-
-    def sampled(self) -> PerProblem:
-        """n on average."""
-        return PerProblem(self.n, "average")
-
-    def allocate(self, problems: Sequence[Problem], context: Context) -> Requests:
+    def allocate(self, problems: Problems, context: Context) -> Requests:
         """One request, in proportion to the weights."""
         weights = self._weights([problem.id for problem in problems])
         yield budgets.in_proportion(weights, self.n * len(problems), self.low, self.up)

@@ -233,10 +233,8 @@ def check_budget(problems: int, total: Any, low: Any, up: Any, estimator: str = 
     """Raise ValueError unless `total` can be split over the problems with low <= count <= up."""
     one_of("estimator", estimator, ESTIMATORS)
     whole_number("low", low, 0 if estimator in ("remax", "reinforce") else 1)
-    whole_number("up", up, 1)
+    whole_number("up", up, max(low, 1))
     whole_number("total", total, 0)
-    if low > up:
-        raise ValueError(f"low={low}, up={up}: low must not be above up")
     if problems < 1:
         raise ValueError("p: empty; at least one problem is needed")
     if not problems * low <= total <= problems * up:

@@ -17,15 +17,13 @@ their number; 0 is the bare problem.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from workbench.policies import GO_ON, STOP, Plan
-from workbench.pools import Problem
-from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rules.replay import Stored, without_marks
+from workbench.slots import Context, Problems, Ragged, Rollouts
 from workbench.utils.names import STOPPED, of_catalogue
 
 # What a plan makes of the rollouts of a request
@@ -91,9 +89,7 @@ def judge(rollouts: Rollouts, plan: Plan, course: Any) -> Rollouts:
 # Old responses that are gone on with
 
 
-def numbered(
-    problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray
-) -> list[tuple[str, int]]:
+def numbered(problems: Problems, counts: np.ndarray, before: np.ndarray) -> list[tuple[str, int]]:
     """The problem of each rollout of a request, and its number among the round's rollouts of it."""
     return [
         (problem.id, int(start) + number)
@@ -107,9 +103,7 @@ class Drafts(Stored):
 
     metric = "course_stored"
 
-    def _drafts(
-        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray
-    ) -> np.ndarray:
+    def _drafts(self, problems: Problems, counts: np.ndarray, before: np.ndarray) -> np.ndarray:
         """The stored row that each rollout of a request goes on from, (R,) int64, -1 for none."""
         rows: dict[tuple[str, int], int] = {}
         if self.stored is not None:
@@ -155,7 +149,7 @@ def beginnings(drafts: Rollouts | None, rows: np.ndarray, lengths: np.ndarray) -
 
 
 def draws_of(
-    problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, context: Context, size: int
+    problems: Problems, counts: np.ndarray, before: np.ndarray, context: Context, size: int
 ) -> np.ndarray:
     """Numbers from [0, 1) for each rollout of a request, (R, size), whatever else is in it."""
     keys = numbered(problems, counts, before)

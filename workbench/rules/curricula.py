@@ -9,20 +9,20 @@ the mean reward up a scale of difficulties. All of them need a finite pool.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.pools import Pool, PoolExhausted, Problem, Stream
-from workbench.rollouts import Context, Rollouts
-from workbench.rules.success_rates import Posteriors, outcomes, outcomes_of_round
-from workbench.slots import Slot, state_field
-from workbench.utils.bounds import (
-    ShareAboveZero,
-    choice,
+from workbench.pools import PoolExhausted
+from workbench.rules.success_rates import (
+    Posteriors,
+    RemembersPosteriors,
+    outcomes,
+    outcomes_of_round,
 )
+from workbench.slots import Context, Pool, Problem, Problems, Rollouts, Slot, Stream, state_field
+from workbench.utils.bounds import ShareAboveZero, choice
 from workbench.utils.names import STOPPED, of_catalogue
 
 
@@ -48,7 +48,7 @@ class ShuffledEpochs(Slot):
     reads_verdict = False
     in_order = True
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Problems:
         """The next n problems; fewer where a pool has fewer that are not in the round."""
         if context.taken and isinstance(pool, Pool):
             # In the middle of a round a short list says that there are no more. At its start the
@@ -105,7 +105,7 @@ class Recycled(OverEpochs):
         """Where success rates decide."""
         return self.rule == "skewed"
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Problems:
         """The waiting problems, and fresh ones for the rest of the round."""
         pool = finite(pool, self)
         first: list[Problem] = []
@@ -136,24 +136,51 @@ class Recycled(OverEpochs):
         ]
 
 
+class OverPool(Slot):
+    """Base of curricula that compare all problems of a finite pool that are not in the round."""
+
+    needs = frozenset({"problem_choice"})
+
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Problems:
+        """The n best problems; all that are left where the pool has fewer in mid-round."""
+        pool = finite(pool, self)
+        candidates = self._candidates(pool, n, context)
+        if len(candidates) < n:
+            if context.taken:
+                return candidates
+            raise PoolExhausted(f"n={n}: the pool has {len(pool)} problems")
+        return [candidates[i] for i in self._places(candidates, n, pool, context)]
+
+    def _candidates(self, pool: Pool, n: int, context: Context) -> Problems:
+        """The problems to choose from."""
+        return [problem for problem in pool if problem.id not in context.taken]
+
+    def _places(self, problems: Problems, n: int, pool: Pool, context: Context) -> np.ndarray:
+        """The places of the n best of some problems, (n,) int64."""
+        raise NotImplementedError
+
+
 @dataclass
-class ByPosteriors(OverEpochs):
-    """Base of curricula that choose by a posterior of each problem."""
+class ByPosteriors(RemembersPosteriors, OverPool, OverEpochs):
+    """Base of curricula that choose by a posterior of each problem.
 
-    posteriors: Posteriors = state_field(Posteriors)
+    With a `factor` they choose among so many candidates for each problem of a round, the next of
+    the shuffled epochs, and otherwise among the whole pool.
+    """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # Of these two arguments a curriculum has one.
-        options = {name: vars(self)[name] for name in ("decay", "restart") if name in vars(self)}
-        self.posteriors = Posteriors(**options)
+    posteriors: Posteriors = state_field()
 
-    def _candidates(
-        self, pool: Pool | Stream, n: int, factor: int, context: Context
-    ) -> Sequence[Problem]:
+    factor = 0
+
+    # The place in the epoch is stored besides the posteriors.
+    delegate = None
+
+    def _candidates(self, pool: Pool, n: int, context: Context) -> Problems:
         """The next factor * n problems of the shuffled epochs, or all where the pool has fewer."""
+        if not self.factor:
+            return super()._candidates(pool, n, context)
         # At least n are asked for, so that a pool without n left ends as it does for plain epochs.
-        return self.order.choose(pool, max(n, min(factor * n, len(finite(pool, self)))), context)
+        return self.order.choose(pool, max(n, min(self.factor * n, len(pool))), context)
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The posteriors of the problems in the round are updated."""
@@ -178,7 +205,7 @@ class WithoutSolved(OverEpochs):
     solved: ShareAboveZero = 1.0
     left: set[str] = state_field(set)
 
-    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Sequence[Problem]:
+    def choose(self, pool: Pool | Stream, n: int, context: Context) -> Problems:
         """The next n problems that have not left."""
         pool = finite(pool, self)
         if not context.taken and len(pool) - len(self.left) < n:
@@ -205,27 +232,20 @@ def finite(pool: Pool | Stream, curriculum: Slot) -> Pool:
     )
 
 
-def not_taken(pool: Pool, context: Context) -> np.ndarray:
-    """Places of the pool's problems that are not in the round yet, ascending."""
-    if not context.taken:
-        return np.arange(len(pool))
-    is_free = [problem.id not in context.taken for problem in pool]
-    return np.flatnonzero(is_free)
+def rng_of(context: Context) -> np.random.Generator:
+    """The generator of a choice of problems."""
+    # The number of problems taken tells a second draw of the same round from the first.
+    return context.rng("curriculum", len(context.taken))
 
 
-def draw_by_weight(
-    problems: Sequence[Problem], weights: np.ndarray, n: int, rng: np.random.Generator
-) -> list[Problem]:
-    """n problems without replacement, each next one in proportion to its weight.
+def draw_by_weight(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """n places without replacement, ascending, each next one in proportion to its weight.
 
     Taking the n greatest of log(weight) plus Gumbel noise draws exactly so.
     """
-    if n > len(problems):
-        raise PoolExhausted(f"n={n}: the pool has {len(problems)} problems")
     # The floor lets problems of weight 0 be drawn, but only when no others are left.
     keys = np.log(np.maximum(weights, 1e-300)) + rng.gumbel(size=len(weights))
-    chosen = np.argpartition(-keys, n - 1)[:n]
-    return [problems[i] for i in np.sort(chosen)]
+    return np.sort(np.argpartition(-keys, n - 1)[:n])
 
 
 def __getattr__(name: str) -> Any:

@@ -15,8 +15,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.slots import Slot, state_field
+from workbench.slots import Context, Ragged, Rollouts, Slot, state_field
 from workbench.utils.bounds import Count, CountOrZero, choice
 from workbench.utils.groups import keys, place_within
 from workbench.utils.names import of_catalogue
@@ -343,9 +342,17 @@ def _as_rows_of_this_round(old: Rollouts, rollouts: Rollouts, gradient: bool) ->
 
 
 def recompute(old: Rollouts, rollouts: Rollouts, context: Context) -> Rollouts:
-    """Old rows to be trained on in this round, with log-probabilities of the current policy."""
+    """Old rows to be trained on in this round, with log-probabilities of the current policy.
+
+    They are those at the sampling's temperature. The update computes its own at that temperature
+    too, so the ratio starts at 1.
+    """
+    import torch
+
     old = _as_rows_of_this_round(old, rollouts, gradient=True)
-    return old.assign(old_logprobs=_current_logprobs(old, context))
+    with torch.no_grad():
+        fresh = context.policy.logprobs(old, context.temperature).cpu().numpy().astype(np.float32)
+    return old.assign(old_logprobs=Ragged.of_padded(fresh, old.lengths))
 
 
 def join_rows(table: Rollouts, candidates: np.ndarray, old: Rollouts) -> Joined:
@@ -381,18 +388,6 @@ def without_marks(rollouts: Rollouts) -> Rollouts:
     """
     kept = ("reward_", "prefix", "kept", "read", "lost", "start", "spared", "survival", "truth")
     return rollouts.drop([name for name in rollouts.columns if not name.startswith(kept)])
-
-
-def _current_logprobs(old: Rollouts, context: Context) -> Ragged:
-    """Log-probabilities of the responses under the current policy, at the sampling's temperature.
-
-    The update computes its own at that temperature too, so the ratio starts at 1.
-    """
-    import torch
-
-    with torch.no_grad():
-        fresh = context.policy.logprobs(old, context.temperature).cpu().numpy().astype(np.float32)
-    return Ragged.of_padded(fresh, old.lengths)
 
 
 def _to_state(table: Rollouts) -> dict[str, Any]:

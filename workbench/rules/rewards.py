@@ -16,10 +16,10 @@ import numpy as np
 
 from workbench.checks import checked_numbers
 from workbench.policies import Sampling
-from workbench.rollouts import NonFinite, Rollouts
-from workbench.slots import Reward
+from workbench.rollouts import NonFinite
+from workbench.slots import Reward, Rollouts
 from workbench.utils.bounds import Positive, ShareAboveZero, check_arguments
-from workbench.utils.validation import shown
+from workbench.utils.validation import brief
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Tags:
         listed = isinstance(self.names, tuple | list) and len(self.names) > 0
         if not listed or not all(isinstance(name, str) and name for name in self.names):
             raise ValueError(
-                f'names={shown(self.names)}: names of tags are needed, such as ("answer",)'
+                f'names={brief(self.names)}: names of tags are needed, such as ("answer",)'
             )
 
     def __call__(self, rollouts: Rollouts, sampling: Sampling) -> np.ndarray:

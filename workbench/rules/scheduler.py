@@ -18,8 +18,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from workbench.rollouts import Context, Rollouts
-from workbench.slots import PerProblem, Selection, Slot, state_field
+from workbench.slots import Context, PerProblem, Rollouts, Selection, Slot, state_field
 from workbench.utils.bounds import (
     Count,
     CountOrZero,

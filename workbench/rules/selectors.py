@@ -15,23 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from workbench.rollouts import Context, Rollouts
 from workbench.rules.scheduler import Scheduler as Scheduler
-from workbench.slots import Baseline, PerProblem, Selection, Slot
-from workbench.utils.bounds import (
-    Count,
-    CountOrZero,
-    Flag,
-    ShareAboveZero,
-)
+from workbench.slots import Baseline, Context, PerProblem, Rollouts, Selection, Slot
+from workbench.utils.bounds import Count, CountOrZero, Flag, ShareAboveZero
 from workbench.utils.groups import group_numbers, grouped_rewards, place_within
 from workbench.utils.names import STOPPED, of_catalogue
 from workbench.utils.seeding import derive
-from workbench.utils.validation import (
-    booleans,
-    numpy_generator,
-    whole_number,
-)
+from workbench.utils.validation import booleans, numpy_generator, whole_number
 
 # The rules, as functions of arrays
 
@@ -300,18 +290,7 @@ class Rejection(Slot):
         """The rows that each problem's kind of group keeps."""
         problems, groups, sizes = group_numbers(rollouts.group)
         correct = rollouts.correct
-        right, wrong = self._rows_to_keep(groups, sizes, correct, rollouts.stage)
-        order = _shuffled(problems, groups, context.rng("selector"))
-        rows = first_of_each_kind(order, groups, correct, right, wrong)
-        return Selection(rows, baseline=self.baseline)
-
-    def _rows_to_keep(
-        self, groups: np.ndarray, sizes: np.ndarray, correct: np.ndarray, stage: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """How many correct and how many wrong rows each group keeps, (G,) both.
-
-        Where a group has fewer rows than that, it keeps all of them.
-        """
+        stage = rollouts.stage
         # The first stage alone says how hard a problem is, before the rescue changed its share.
         first_stage = np.full(len(sizes), np.inf)
         np.minimum.at(first_stage, groups, stage)
@@ -330,7 +309,10 @@ class Rejection(Slot):
         ]
         keep_right = np.select(cases, [self.uniform, self.balanced, right], high[0])
         keep_wrong = np.select(cases, [self.uniform, self.balanced, self.k * right], high[1])
-        return keep_right, keep_wrong
+        # Where a group has fewer rows than that, it keeps all of them.
+        order = _shuffled(problems, groups, context.rng("selector"))
+        rows = first_of_each_kind(order, groups, correct, keep_right, keep_wrong)
+        return Selection(rows, baseline=self.baseline)
 
 
 # Selectors of further papers

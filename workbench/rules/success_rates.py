@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from workbench.pools import Problem
-from workbench.rollouts import Context, Rollouts
-from workbench.slots import Slot, state_field
+from workbench.slots import Context, Problems, Rollouts, Slot, state_field
 from workbench.utils.bounds import Count, Positive, PositiveOrZero, Share, choice
 from workbench.utils.groups import place_within, sample_variances
 from workbench.utils.names import of_catalogue
@@ -136,7 +134,7 @@ class SuccessRates(Slot):
         return self.probe if self.kind == "fresh" else 0
 
     def estimates(
-        self, problems: Sequence[Problem], context: Context
+        self, problems: Problems, context: Context
     ) -> Generator[np.ndarray, Rollouts, np.ndarray]:
         """For an allocator to `yield from`: asks for probes if needed, and returns rates (P,)."""
         if self.kind == "fresh":
@@ -145,7 +143,7 @@ class SuccessRates(Slot):
             return self._ask(problems, _ratio(correct, tries))
         return self._ask(problems, self.learner.estimate(problems, context))
 
-    def _ask(self, problems: Sequence[Problem], rates: np.ndarray) -> np.ndarray:
+    def _ask(self, problems: Problems, rates: np.ndarray) -> np.ndarray:
         """Note the estimates (P,) of a round, for `feedback` to compare with the outcomes."""
         self.asked = {
             "ids": [problem.id for problem in problems],
@@ -154,14 +152,6 @@ class SuccessRates(Slot):
             "known": float(np.mean(~np.isnan(rates))),
         }
         return rates
-
-    def _compare(self, rollouts: Rollouts, skip: int = 0) -> None:
-        """Measure the error against all rollouts but the first `skip` of each problem."""
-        if self.asked:
-            observed = _ratio(*tally(self.asked["ids"], rollouts, skip))
-            # Over the problems that have both, the others are NaN.
-            error = np.abs(self.asked["rates"] - observed)
-            self.asked["error"] = np.nan if np.isnan(error).all() else float(np.nanmean(error))
 
     def metrics(self) -> dict[str, float]:
         """How good the estimates of the latest round were.
@@ -182,8 +172,12 @@ class SuccessRates(Slot):
         """Take in a round's rollouts. Old responses that joined the round are passed over."""
         newest = rollouts.round == rollouts.round.max(initial=0)
         rollouts = rollouts.take(newest)
-        # Without the probes, since an estimate must not be judged by the rollouts it was made of.
-        self._compare(rollouts, self.spent)
+        if self.asked:
+            # Without the probes: an estimate must not be judged by the rollouts it was made of.
+            observed = _ratio(*tally(self.asked["ids"], rollouts, skip=self.spent))
+            # Over the problems that have both, the others are NaN.
+            error = np.abs(self.asked["rates"] - observed)
+            self.asked["error"] = np.nan if np.isnan(error).all() else float(np.nanmean(error))
         if self.learner is not None:
             self.learner.observe(rollouts, context)
 
@@ -210,7 +204,7 @@ class History:
         self.columns = np.dtype([("ring", np.uint8, (config.window,)), *counts])
         self.past: dict[str, Any] = {}
 
-    def estimate(self, problems: Sequence[Problem], context: Context) -> np.ndarray:
+    def estimate(self, problems: Problems, context: Context) -> np.ndarray:
         """Rates (P,) float64, NaN for an unknown id."""
         return np.array([self._rate(problem.id) for problem in problems], dtype=np.float64)
 
@@ -274,7 +268,7 @@ class Predictor:
         self.known: dict[str, np.ndarray] = {}
         self.asked: dict[str, np.ndarray] = {}
 
-    def estimate(self, problems: Sequence[Problem], context: Context) -> np.ndarray:
+    def estimate(self, problems: Problems, context: Context) -> np.ndarray:
         """Rates (P,) float64, NaN before the first round was observed."""
         states = _prompt_states(problems, context.policy)
         # Kept for `observe`, so that the states of a round are computed once. Dynamic sampling asks
@@ -436,17 +430,29 @@ def outcomes_of_round(rollouts: Rollouts, number: int) -> tuple[list[str], np.nd
 
 
 class RemembersPosteriors(Slot):
-    """Base class of a slot value whose memory is its posteriors, an attribute of that name."""
+    """Base class of a slot value whose memory is its posteriors, an attribute of that name.
+
+    What else stands here are the arguments of `Posteriors`. A value of its own, or an argument, may
+    take their place.
+    """
 
     posteriors: Posteriors
+    prior: tuple[float, float] = (1.0, 1.0)
+    decay: float = 1.0
+    towards: str = "prior"
+    restart: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.posteriors = Posteriors(*self.prior, self.decay, self.towards, self.restart)
 
     @property
-    def delegate(self) -> Slot:
+    def delegate(self) -> Slot | None:
         """The posteriors: they learn from the round and are stored."""
         return self.posteriors
 
 
-def _prompt_states(problems: Sequence[Problem], policy: Policy) -> np.ndarray:
+def _prompt_states(problems: Problems, policy: Policy) -> np.ndarray:
     """The policy's hidden state of every prompt, (P, H) float32.
 
     Each row is brought to mean 0 and deviation 1, so that the scale of the states does not matter.

@@ -77,10 +77,6 @@ class Answer:
         Its label.
     arms : int
         How many arms were corrected for.
-    tuned : bool
-        Whether both learning rates were tuned.
-    band : float
-        Within which costs are alike.
     """
 
     arm: str
@@ -105,8 +101,6 @@ class Answer:
     break_even: cost.BreakEven | None
     baseline: str
     arms: int
-    tuned: bool
-    band: float
 
     def __str__(self) -> str:
         return sentence(self)
@@ -126,8 +120,6 @@ def answers(
     baseline: str = "baseline",
     looks: Iterable[int] = LOOKS,
     level: float = ALPHA,
-    band: float = BAND,
-    tuned: bool = False,
 ) -> dict[str, Answer]:
     """What finished runs say of all arms of a trial.
 
@@ -148,10 +140,6 @@ def answers(
         After how many pairs the trial looks, as it was planned. The last one ends it.
     level : float
         Probability that at least one arm is called better or worse although it is not.
-    band : float
-        Costs are alike where the whole interval lies within this share of 1.
-    tuned : bool
-        Whether the learning rates were tuned; the sentences say so.
 
     Returns
     -------
@@ -160,11 +148,8 @@ def answers(
     Raises
     ------
     ValueError
-        For an arm that is called like the baseline, records of different labs, and a target that a
-        run begins above.
+        For records of different labs, and a target that a run begins above.
     """
-    if baseline in arms:
-        raise ValueError(f"arms: {baseline!r} is the name of the baseline; choose another label")
     groups = {baseline: baseline_records, **arms}
     # One read of all arms, so that they share a grid of evaluations.
     curves = read({label: list(runs.values()) for label, runs in groups.items() if runs})
@@ -181,7 +166,7 @@ def answers(
         crossed[label] = [crossings(of_arm, target, measure) for of_arm in pairs[label]]
         if seeds:
             ratios[label] = ratio_to_target(*[of_arm.values() for of_arm in crossed[label]])
-    read_off = readings(ratios, looks, level=level, band=band)
+    read_off = readings(ratios, looks, level=level)
     tested = sum(bool(np.isfinite(reading.p)) for reading in read_off.values())
     # By Holm's method an arm is decided where its p times the arms still open is at most `level`.
     decided = sum(reading.verdict in ("better", "worse") for reading in read_off.values())
@@ -224,8 +209,6 @@ def answers(
             break_even=_break_even(mine, others, target) if all_reached else None,
             baseline=baseline,
             arms=tested,
-            tuned=tuned,
-            band=band,
         )
     return found
 
@@ -287,14 +270,14 @@ def sentence(answer: Answer) -> str:
     rates = [answer.learning_rate, answer.baseline_learning_rate]
     if None not in rates:
         texts = dict.fromkeys(f"{rate:.3g}" for rate in rates)
-        notes.append(("both tuned: " if answer.tuned else "learning rates ") + " and ".join(texts))
+        notes.append("both tuned: " + " and ".join(texts))
     if answer.reached + answer.baseline_reached < 2 * n:
         notes.append(
             f"{answer.reached} of {n} runs reached it, of {baseline} {answer.baseline_reached}"
         )
     text = f"{arm} {needs} {ratio} of {baseline}'s {what} to reach {goal} ({', '.join(notes)})"
     if answer.verdict == "alike":
-        text += f": alike, within {100 * answer.band:.3g} %"
+        text += f": alike, within {100 * BAND:.3g} %"
     elif answer.verdict == "open" and answer.known:
         # An interval without an end says that too few runs reached it, not that arms are alike.
         has_ends = answer.low > 0 and answer.high < np.inf

@@ -21,9 +21,7 @@ from workbench.methods import Method
 from workbench.slots import Slot
 from workbench.trials.fingerprints import Pickle, fingerprint, pickle_object
 from workbench.utils.labels import check_label
-from workbench.utils.validation import did_you_mean, shown
-
-EXAMPLES = "a Method, the name of one, 'module:function', or a slot value such as MySelector()"
+from workbench.utils.validation import brief, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -120,8 +118,15 @@ def as_method(value: Any, base: Method | None = None) -> Method:
         base = base or config.method("grpo")
         return base.but(name=type(value).__name__, **{slot: value})
     if isinstance(value, type | types.FunctionType | partial):
-        return as_method(_call(value), base)
-    raise ValueError(f"arm {shown(value)}: {EXAMPLES} is needed")
+        try:
+            inspect.signature(value).bind()
+        except TypeError as error:
+            raise ValueError(f"arm {brief(value)}: {error}; give what it makes") from None
+        return as_method(value(), base)
+    raise ValueError(
+        f"arm {brief(value)}: a Method, the name of one, 'module:function', or a slot value such "
+        "as MySelector() is needed"
+    )
 
 
 def label_of(value: Any, method: Method) -> str:
@@ -142,8 +147,6 @@ def import_name(name: str) -> Any:
         "module:function", found as Python finds modules: installed, or in the working directory.
     """
     module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
-        raise ValueError(f"{name!r}: module:function is needed, such as my_methods:mine")
     # The script `workbench` begins its search at its own directory, `python -m` at this one.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -160,26 +163,13 @@ def import_name(name: str) -> Any:
     return found[attribute]
 
 
-def _call(maker: Any) -> Any:
-    """What a class or function makes without arguments."""
-    name = getattr(maker, "__name__", repr(maker))
-    try:
-        inspect.signature(maker).bind()
-    except TypeError as error:
-        raise ValueError(f"arm {name}: {error}; give what it makes, as in {name}(...)") from None
-    made = maker()
-    if not isinstance(made, Method | Slot):
-        raise ValueError(f"arm {name}: it makes {shown(made)}; {EXAMPLES} is needed")
-    return made
-
-
 def _slot_of(value: Slot) -> str:
     """The one slot that a value is made for."""
     slots = config.slots_for(value)
     if len(slots) != 1:
         found = " and ".join(slots) or "none"
         raise ValueError(
-            f"arm {shown(value)}: it must fit one slot, and it fits {found}; give a Method, as in "
+            f"arm {brief(value)}: it must fit one slot, and it fits {found}; give a Method, as in "
             "methods.grpo().but(selector=...)"
         )
     return slots[0]

@@ -14,7 +14,10 @@ import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+from filelock import FileLock
 
 from workbench import config
 from workbench.labs import Lab
@@ -24,9 +27,6 @@ from workbench.rules.scheduler import FEATURES
 from workbench.run import ARGUMENTS, Run
 from workbench.trials.fingerprints import Pickle, digest_of
 from workbench.utils.validation import one_of, positive_number, whole_number
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # The parameters of a run that does not go through a notebook, with their defaults; None is that of
 # `Run`. `lab` has the arguments of the lab and perhaps its "name"; `columns` says what is kept of
@@ -152,8 +152,6 @@ class Case:
 
 def execute(case: Case) -> None:
     """Run a case to its end and write its outcome; an error becomes the outcome."""
-    from filelock import FileLock
-
     case.logs.mkdir(parents=True, exist_ok=True)
     # A process that a killed sweep left on another machine may still be at work on this run.
     with FileLock(case.logs / "lock"):
@@ -324,5 +322,6 @@ def read_results(notebook: Any) -> dict[str, Any]:
 
 def _first_line(error: Exception) -> str:
     # papermill's error of a cell names the error in the cell.
-    kind = getattr(error, "ename", type(error).__name__)
-    return f"{kind}: {getattr(error, 'evalue', error)}".splitlines()[0]
+    told = vars(error)
+    kind = told.get("ename", type(error).__name__)
+    return f"{kind}: {told.get('evalue', error)}".splitlines()[0]

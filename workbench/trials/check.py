@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from workbench.checks import (
-    checked_advantages,
-    checked_join,
-    checked_plan,
-    checked_problems,
-    checked_selection,
-)
+from workbench.checks import checked_plan, checked_problems
 from workbench.config import slots_for
 from workbench.grpo import mark
 from workbench.methods import LEARNING_SLOTS, Method
@@ -24,9 +17,9 @@ from workbench.policies import Growing, Plan, Sampling
 from workbench.pools import Pool, Problem
 from workbench.records import checkpoints
 from workbench.rollouts import Context, Ragged, Rollouts
-from workbench.rounds import collect
+from workbench.rounds import play
 from workbench.rules import rewards
-from workbench.slots import PerProblem, Slot
+from workbench.slots import Slot
 from workbench.utils.descriptions import compose, describe
 from workbench.utils.groups import place_within
 from workbench.utils.seeding import generator
@@ -35,14 +28,17 @@ ROUNDS = 6
 PROBLEMS = 4  # of a round
 ROLLOUTS = 8  # of a problem
 LIMIT = 6  # tokens of a response
+SAMPLING = Sampling(max_new_tokens=LIMIT)
+POOL = Pool([Problem(f"p{i:02}", f"{i}", f"{i}", level=i % 3) for i in range(16)])
 
 
 def check(value: Any) -> None:
     """Try a value of a slot on made-up rounds; ValueError says in one sentence what is wrong.
 
-    What it decides has the shapes and types of its slot. It decides the same for the same seed, and
-    once more after its state went through a checkpoint. It leaves what it is given as it is, and a
-    clone has learnt nothing. What it says of itself, such as `reads_verdict`, is so.
+    The rounds are those of a method whose other slots have their usual values. What the value
+    decides has the shapes and types of its slot. It decides the same for the same seed, and once
+    more after its state went through a checkpoint. It leaves what it is given as it is, and a clone
+    has learnt nothing. What it says of itself, such as `reads_verdict`, is so.
 
     Parameters
     ----------
@@ -62,34 +58,38 @@ def check(value: Any) -> None:
     slot = _slot_of(value)
     # The constructor checks what a run would: that the value can be recorded, and its needs.
     slots: dict[str, Any] = {slot: (value,) if slot == "reward" else value}
-    Method("checked", **slots)
+    method = Method("checked", **slots)
     who = f"{slot}={compose(value)}"
-    if slot == "reward":
-        first, second = (
-            _unchanged(who, "it", _rollouts(1), partial(_decided, slot, value, 1)) for _ in range(2)
-        )
-        if first != second:
-            raise ValueError(f"{who}: it rewards the same rollouts differently each time")
-        return
-    unlearnt, _ = _saved(who, value.clone())
-    one, other = value.clone(), value.clone()
+    try:
+        _check(who, slot, method)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{who}: it raised {type(error).__name__}: {error}") from error
+
+
+def _check(who: str, slot: str, method: Method) -> None:
+    unlearnt, _ = _saved(who, method)
+    one, other = method.clone(), method.clone()
     for number in range(1, ROUNDS + 1):
-        first, second = (
-            _unchanged(who, "it", _rollouts(number), partial(_decided, slot, each, number))
-            for each in (one, other)
-        )
-        if first != second:
+        decided, finished = _play(one, number)
+        if decided != _play(other, number)[0]:
             reason = (
-                "two clones decide differently with one seed; draw from context.rng(...) alone"
+                "it decides differently with one seed; draw from context.rng(...) alone"
                 if number == 1
                 else "after its state went through a checkpoint it decides differently; "
                 "state_dict() must return everything that it has learnt"
             )
             raise ValueError(f"{who}: {reason}")
-        _check_promises(who, slot, one, number)
-        finished = _finished(slot, _resumed(who, one), number)
-        learn = partial(one.feedback, context=_context(number))
-        _unchanged(who, "feedback", finished, learn)
+        _check_promises(who, one, number)
+        table = _sampled(
+            POOL[:PROBLEMS], np.full(PROBLEMS, ROLLOUTS), np.zeros(PROBLEMS), 0, number
+        )
+        before = json.dumps(describe([table, finished]))
+        _act(slot, _resumed(who, one), table, number)
+        one.feedback(finished, _context(one, number))
+        if json.dumps(describe([table, finished])) != before:
+            raise ValueError(f"{who}: it changes the rollouts that it is given; work on a copy")
         other = _resumed(who, one)
     if _saved(who, one.clone())[0] != unlearnt:
         raise ValueError(f"{who}: a clone remembers what the value has learnt; keep it in __init__")
@@ -109,7 +109,49 @@ def _slot_of(value: Any) -> str:
     raise ValueError(f"value={value!r}: it has none of the methods of a slot, {actions}")
 
 
-# Made-up rounds
+# A made-up round
+
+
+def _play(method: Method, number: int, flipped: bool = False) -> tuple[str, Rollouts]:
+    """What a method decides in a round, as text that can be compared, and the finished round.
+
+    `flipped` takes what is correct for wrong, and the other way round.
+    """
+    context = _context(method, number)
+    problems = method.curriculum.choose(POOL, PROBLEMS, context)
+    problems = checked_problems("curriculum", problems, most=PROBLEMS)
+    decided: list[Any] = [[problem.id for problem in problems]]
+
+    def sample(
+        problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, stage: int
+    ) -> Rollouts:
+        decided.append(counts)
+        table = _sampled(problems, counts, before, stage, number)
+        table = table.assign(correct=table.correct ^ flipped)
+        if method.course is not None:
+            plan = method.course.plan(problems, counts, before, context)
+            plan = checked_plan(method.course, plan, len(table), LIMIT)
+            decided.append(_followed(plan, len(table)))
+            nothing = np.zeros(len(table), np.int64)
+            table = table.assign(
+                prefix=nothing, kept=nothing, read=nothing, lost=nothing, **plan.columns
+            )
+        return rewards.total(table, method.reward, SAMPLING)
+
+    def more(n: int, problems: Sequence[Problem]) -> list[Problem]:
+        return [problem for problem in POOL if problem not in problems][:n]
+
+    outcome = play(method, problems, context, sample, more)
+    # What is correct is no decision, and is turned round in one of the rounds that are compared.
+    decided += [outcome.rollouts.assign(correct=np.zeros(len(outcome.rollouts), bool))]
+    decided += [outcome.rows, outcome.advantages, outcome.weights, outcome.mini_batch]
+    finished = mark(outcome.rollouts, outcome.rows, outcome.advantages, [], number, outcome.weights)
+    return json.dumps(describe(decided)), finished
+
+
+def _context(method: Method, number: int) -> Context:
+    epoch = method.curriculum.epoch
+    return Context(0, number, epoch=epoch, policy=_Policy(), max_new_tokens=LIMIT)
 
 
 class _Policy:
@@ -121,32 +163,15 @@ class _Policy:
         return torch.full((len(rollouts), int(rollouts.lengths.max(initial=0))), -0.5)
 
     def rescored(self, rollouts: Rollouts, temperature: float) -> Rollouts:
-        return rollouts.assign(
-            old_logprobs=Ragged(
-                np.full_like(rollouts.old_logprobs.values, -0.5), rollouts.response.offsets
-            )
-        )
+        logprobs = np.full_like(rollouts.old_logprobs.values, -0.5)
+        return rollouts.assign(old_logprobs=Ragged(logprobs, rollouts.response.offsets))
 
     def prompt_states(self, prompts: Any) -> np.ndarray:
         return np.array([[len(prompt), ord(prompt[-1]), 1.0] for prompt in prompts])
 
 
-POOL = Pool([Problem(f"p{i:02}", f"{i}", f"{i}", level=i % 3) for i in range(16)])
-
-
-def _context(number: int) -> Context:
-    epoch = (number - 1) * PROBLEMS // len(POOL)
-    return Context(0, number, epoch=epoch, policy=_Policy(), max_new_tokens=LIMIT)
-
-
-def _context_of(slot: str, number: int, table: Rollouts) -> Context:
-    """What a slot may know of a round; once the allocator has ended, what was sampled too."""
-    has_ended = slot in ("replay", "selector", "advantage")
-    return replace(_context(number), sampled=table if has_ended else None)
-
-
 def _sampled(
-    counts: np.ndarray, before: np.ndarray, problems: Any, stage: int, number: int
+    problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, stage: int, number: int
 ) -> Rollouts:
     """Verified rollouts of a round, counts (P,) of the problems."""
     places = np.repeat(np.arange(len(problems)), counts)
@@ -175,70 +200,8 @@ def _sampled(
     )
 
 
-def _rollouts(number: int) -> Rollouts:
-    """The candidates of a round."""
-    start = (number - 1) * PROBLEMS % len(POOL)
-    counts = np.full(PROBLEMS, ROLLOUTS)
-    problems = POOL[start : start + PROBLEMS]
-    return _sampled(counts, np.zeros_like(counts), problems, 0, number)
-
-
-def _seen(table: Rollouts) -> Rollouts:
-    """The candidates as a selector sees them."""
-    return table.assign(advantage=table.reward - 0.5, age=np.zeros(len(table), np.int64))
-
-
-def _finished(slot: str, value: Any, number: int) -> Rollouts:
-    """The same round once it is over, all of it trained on, with the columns that a value adds."""
-    table = _rollouts(number)
-    context = _context_of(slot, number, table)
-    if slot == "selector":
-        seen = _seen(table)
-        selection = checked_selection(value, value.select(seen, context), seen)
-        table = table.assign(**selection.columns)
-    if slot == "course":
-        nothing = np.zeros(len(table), np.int64)
-        columns = _plan(value, table, context).columns
-        table = table.assign(prefix=nothing, kept=nothing, read=nothing, lost=nothing, **columns)
-    return mark(table, np.arange(len(table)), table.reward - 0.5, [], number)
-
-
-# What a value does
-
-
-def _decided(slot: str, value: Any, number: int, table: Rollouts) -> Any:
-    """What a value decides in a round, as data that can be compared."""
-    context = _context_of(slot, number, table)
-    decided: Any
-    if slot == "curriculum":
-        chosen = checked_problems(slot, value.choose(POOL, PROBLEMS, context), most=PROBLEMS)
-        decided = [problem.id for problem in chosen]
-    elif slot == "allocator":
-        decided = _allocated(value, number)[0]
-    elif slot == "course":
-        decided = _planned(value, table, context)
-    elif slot == "replay":
-        rows = np.arange(len(table))
-        joined, candidates = checked_join(value, value.join(table, rows, context), table)
-        decided = [_data(joined), candidates]
-    elif slot == "selector":
-        seen = _seen(table)
-        selection = checked_selection(value, value.select(seen, context), seen)
-        # What the selector is given is another table than `table`, with the same columns in it.
-        decided = [selection.rows, selection.weights, dict(selection.columns)]
-        decided += [selection.mini_batch, selection.baseline]
-    elif slot == "advantage":
-        advantages = checked_advantages("advantage", value(table, context), table)
-        decided = advantages.values if isinstance(advantages, Ragged) else advantages
-    else:
-        decided = rewards.total(table, (value,), Sampling(max_new_tokens=LIMIT)).reward
-    return json.dumps(describe(decided))
-
-
-def _planned(value: Any, table: Rollouts, context: Context) -> list[Any]:
-    """What a course decides of the rollouts of a table, where all of them grow."""
-    plan = _plan(value, table, context)
-    size = len(table)
+def _followed(plan: Plan, size: int) -> list[Any]:
+    """What a course's plan decides of rollouts, where all of them grow."""
     growing = Growing(
         rows=np.arange(size),
         step=LIMIT // 2,
@@ -247,86 +210,44 @@ def _planned(value: Any, table: Rollouts, context: Context) -> list[Any]:
         margin=lambda: np.linspace(0, 1, size),
         states=lambda: np.linspace(0, 1, size * 2, dtype=np.float32).reshape(size, 2),
     )
-    stops = None if plan.stop is None else plan.stop(growing)
-    prefixes = None if plan.prefixes is None else [*plan.prefixes.lengths, plan.prefixes.values]
-    return [prefixes, stops, dict(plan.columns)]
+    return [plan.prefixes, None if plan.stop is None else plan.stop(growing)]
 
 
-def _plan(value: Any, table: Rollouts, context: Context) -> Plan:
-    """A course's plan for the rollouts of a table."""
-    problems = [problem for problem in POOL if problem.id in set(table.problem)]
-    counts = np.full(len(problems), ROLLOUTS)
-    plan = value.plan(problems, counts, np.zeros_like(counts), context)
-    return checked_plan(value, plan, len(table), LIMIT)
+def _act(slot: str, method: Method, table: Rollouts, number: int) -> None:
+    """Have a value do what it does with a table, where it is given one."""
+    value = method.slots()[slot]
+    context = replace(_context(method, number), sampled=table)
+    if slot == "reward":
+        rewards.total(table, value, SAMPLING)
+    elif slot == "replay":
+        value.join(table, np.arange(len(table)), context)
+    elif slot == "selector":
+        value.select(table.assign(advantage=table.reward - 0.5, age=np.zeros(len(table))), context)
+    elif slot == "advantage":
+        value(table, context)
 
 
-def _allocated(value: Any, number: int) -> tuple[list[Any], Rollouts]:
-    """An allocator's requests and the rows that it keeps, and these rows."""
-    requests: list[Any] = []
-
-    def sample(problems: Any, counts: np.ndarray, before: np.ndarray, stage: int) -> Rollouts:
-        requests.append(counts)
-        return _sampled(counts, before, problems, stage, number)
-
-    def more(n: int, problems: Any) -> list[Problem]:
-        taken = {problem.id for problem in problems}
-        return [problem for problem in POOL if problem.id not in taken][:n]
-
-    problems = list(POOL[:PROBLEMS])
-    table, rows = collect(value, problems, _context(number), sample, more)
-    return [*requests, rows], table.take(rows)
+# What it promises, and what it remembers
 
 
-def _check_promises(who: str, slot: str, value: Any, number: int) -> None:
+def _check_promises(who: str, method: Method, number: int) -> None:
     """ValueError where a value is not what it says of itself."""
-    promised, kept = None, np.empty(0)
-    table = _seen(_rollouts(number))
-    if slot == "allocator":
-        promised = value.clone().sampled()
-        kept = _allocated(value.clone(), number)[1].problem
-    if slot == "selector":
-        promised = value.trained(PerProblem(ROLLOUTS))
-        kept = table.problem[value.clone().select(table, _context_of(slot, number, table)).rows]
-    counts = np.unique(kept, return_counts=True)[1]
+    decided, finished = _play(method.clone(), number)
+    promised = method.trained
+    counts = np.unique(finished.problem[finished["selected"]], return_counts=True)[1]
     if promised is not None and promised.of == "each" and (counts != promised.n).any():
-        name = "sampled" if slot == "allocator" else "trained"
-        raise ValueError(f"{who}: it says {name}()={promised}, and its problems have {counts}")
-    if slot in ("selector", "advantage") and not value.reads_verdict:
-        other = table.assign(correct=~table.correct)
-        if _decided(slot, value.clone(), 1, table) != _decided(slot, value.clone(), 1, other):
-            raise ValueError(
-                f"{who}: it says reads_verdict=False, and what is correct matters to it"
-            )
+        raise ValueError(
+            f"{who}: it says that {promised} is trained on, and its problems have {counts}"
+        )
+    if not method.reads_verdict and decided != _play(method.clone(), number, flipped=True)[0]:
+        raise ValueError(f"{who}: it says reads_verdict=False, and what is correct matters to it")
 
 
-def _unchanged(who: str, what: str, table: Rollouts, act: Callable[[Rollouts], Any]) -> Any:
-    """What `act` returns; ValueError where it fails, or changes the table that it is given."""
-    before = _data(table)
-    try:
-        result = act(table)
-    except ValueError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{who}: {what} raised {type(error).__name__}: {error}") from error
-    if _data(table) != before:
-        raise ValueError(f"{who}: {what} changes the rollouts that it is given; work on a copy")
-    return result
-
-
-def _data(table: Rollouts) -> str:
-    columns = {
-        name: column.values if isinstance(column, Ragged) else column
-        for name, column in table.items()
-    }
-    return json.dumps(describe(columns))
-
-
-def _saved(who: str, value: Any) -> tuple[str, Any]:
-    """The state of a value as a checkpoint holds it: in text, and as it is read again."""
-    state = value.state_dict()
+def _saved(who: str, method: Method) -> tuple[str, Any]:
+    """The state of a method as a checkpoint holds it: in text, and as it is read again."""
     tensors: dict[str, Any] = {}
     try:
-        plain = json.dumps(checkpoints.split_arrays("", dict(state), tensors))
+        plain = json.dumps(checkpoints.split_arrays("", method.state_dict(), tensors))
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{who}: state_dict() must hold JSON values and NumPy arrays alone ({error})"
@@ -335,10 +256,10 @@ def _saved(who: str, value: Any) -> tuple[str, Any]:
     return text, checkpoints.join_arrays(json.loads(plain), tensors)
 
 
-def _resumed(who: str, value: Any) -> Any:
-    """A clone with the state of a value, which went through a checkpoint."""
-    before, state = _saved(who, value)
-    twin = value.clone()
+def _resumed(who: str, method: Method) -> Method:
+    """A clone with the state of a method, which went through a checkpoint."""
+    before, state = _saved(who, method)
+    twin = method.clone()
     twin.load_state_dict(state)
     if _saved(who, twin)[0] != before:
         raise ValueError(f"{who}: load_state_dict() does not set what state_dict() returned")

@@ -27,6 +27,8 @@ from types import ModuleType
 from typing import Any, TextIO
 from unittest.mock import patch
 
+from filelock import FileLock, Timeout
+
 from workbench.policies.checks import check_packages
 from workbench.records.files import WRITING
 from workbench.trials.cases import Case, execute
@@ -115,8 +117,6 @@ def at_work(
 @contextmanager
 def only_one(lock: Path, report: Callable[[str], Any]) -> Iterator[None]:
     """Wait for another call in the same directory; the kernel frees the lock of one that died."""
-    from filelock import FileLock, Timeout
-
     lock.parent.mkdir(parents=True, exist_ok=True)
     # First without waiting, only to be able to say that there is something to wait for.
     waiting = FileLock(lock)
@@ -303,10 +303,6 @@ class Cluster:
         check_packages("ray")
         import ray
 
-        if ray.is_initialized():
-            raise ValueError(
-                f"ray={address!r}: this process is connected to Ray already; call ray.shutdown()"
-            )
         self.ray = ray
         self.running: dict[Any, Case] = {}
         options: dict[str, Any] = {

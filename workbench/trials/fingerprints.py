@@ -157,7 +157,7 @@ def _is_own_module(name: str) -> bool:
     top = name.partition(".")[0]
     if top in ("workbench", "builtins") or top in sys.stdlib_module_names:
         return False
-    file = getattr(sys.modules.get(name), "__file__", None)
+    file = vars(sys.modules[name]).get("__file__") if name in sys.modules else None
     places = sysconfig.get_paths()
     return file is None or not file.startswith((places["purelib"], places["platlib"]))
 

@@ -42,7 +42,9 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from workbench.policies.checks import check_packages
 from workbench.records.files import replacing
@@ -51,17 +53,14 @@ from workbench.trials.cases import PARAMETERS, Case, prepare
 from workbench.utils.labels import LOGS, check_label, to_folder
 from workbench.utils.processes import signals_raise
 from workbench.utils.validation import (
+    brief,
     cause_of,
     check_size,
     did_you_mean,
     one_of,
     plain_data,
-    shown,
     whole_number,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 KEYS = ("notebook", "folder", "parameters", "cases", "seeds")
 # Characters of a name made of values, which becomes the name of a directory.
@@ -91,7 +90,6 @@ def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
     base, content = read_content(grid)
     for key in content:
         one_of("key", key, KEYS)
-    _check_plain(content)
     notebook = None
     if "notebook" in content:
         notebook = Path(os.path.abspath(base / content["notebook"]))
@@ -127,46 +125,44 @@ def read_content(grid: Any) -> tuple[Path, dict[str, Any]]:
     Parameters
     ----------
     grid : path or dict
-        As in `read`. Nothing but the form of the file is checked here.
+        As in `read`. Nothing but its form is checked here.
     """
-    if isinstance(grid, dict):
-        return Path.cwd(), grid
-    import yaml
-
-    path = Path(grid)
-    _check_exists("grid", path, ".yaml")
-    check_size(path)
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _loader())
-    # Tags such as !!int may stand before any text, and PyYAML then ends in whatever its own
-    # conversion ends in.
-    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
-        reason = cause_of(ValueError(" ".join(str(error).split())))
-        raise ValueError(f"{path}: not YAML: {reason}") from None
-    except RecursionError:
-        raise ValueError(f"{path}: not YAML: it is nested too deeply") from None
+    folder, where, content = Path.cwd(), "grid", grid
+    if not isinstance(grid, dict):
+        path = Path(grid)
+        folder, where, content = path.parent, str(path), _load(path)
     if not isinstance(content, dict):
         raise ValueError(
-            f"{path}: keys such as parameters and cases are needed, not a {type(content).__name__}"
+            f"{where}: keys such as parameters and cases are needed, not a {type(content).__name__}"
         )
     try:
         plain_data(content)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    return path.parent, content
+        raise ValueError(
+            f'{where}: {error}. A grid has a class by its name, as in {{"selector": "MaxVariance", '
+            '"selector.m": 8}; wb.trial takes objects'
+        ) from None
+    return folder, content
 
 
-def _loader() -> Any:
-    """A loader of YAML that reads 1e-4 as a number, as people mean it."""
+def _load(path: Path) -> Any:
+    """What a YAML file holds."""
     import yaml
 
     class Loader(yaml.SafeLoader):
-        pass
+        """Reads 1e-4 as a number, as people mean it. YAML 1.1 takes it for a text."""
 
-    # YAML 1.1 takes a number without a point for text.
     number = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
-    return Loader
+    _check_exists("grid", path, ".yaml")
+    check_size(path)
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader)
+    # Tags such as !!int may stand before any text, and PyYAML then ends in whatever its own
+    # conversion ends in. What is nested too deeply ends in a RecursionError.
+    except Exception as error:
+        reason = cause_of(ValueError(" ".join(str(error).split())))
+        raise ValueError(f"{path}: not YAML: {reason}") from None
 
 
 def _records(grid: Any, base: Path, content: Mapping[str, Any], out: Path, records: Any) -> Path:
@@ -186,7 +182,7 @@ def _records(grid: Any, base: Path, content: Mapping[str, Any], out: Path, recor
     if isinstance(grid, dict) or any(place.is_relative_to(root) for root in roots):
         return folder
     raise ValueError(
-        f"folder={shown(content['folder'])}: the records would go to {str(place)!r}, which is "
+        f"folder={brief(content['folder'])}: the records would go to {str(place)!r}, which is "
         "neither in the working directory nor in that of the sweep; start it in a directory above, "
         f"or allow it by saying so: --records {shlex.quote(str(place))} (in Python records=...)"
     )
@@ -228,17 +224,18 @@ def _axes(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     """What the runs are the cross product of: lists of parameters with values."""
     parameters = content.get("parameters", {})
     if not isinstance(parameters, dict):
-        raise ValueError(f"parameters={shown(parameters)}: names with values or lists are needed")
-    fixed = {name: value for name, value in parameters.items() if not isinstance(value, list)}
-    axes = [
-        [{name: value} for value in _listed(name, values)]
-        for name, values in parameters.items()
-        if name not in fixed
-    ]
+        raise ValueError(f"parameters={brief(parameters)}: names with values or lists are needed")
+    fixed = {}
+    axes = []
+    for name, values in parameters.items():
+        if isinstance(values, list):
+            axes.append([{name: value} for value in _listed(name, values)])
+        else:
+            fixed[name] = values
     if "cases" in content:
         cases = _listed("cases", content["cases"])
         if not all(isinstance(case, dict) and case for case in cases):
-            raise ValueError(f"cases={shown(cases)}: a list of names with values is needed")
+            raise ValueError(f"cases={brief(cases)}: a list of names with values is needed")
         axes.append(cases)
     if "seeds" in content:
         seeds = content["seeds"]
@@ -260,7 +257,7 @@ def _axes(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
 
 def _listed(name: str, values: Any) -> list[Any]:
     if not isinstance(values, list) or not values:
-        raise ValueError(f"{name}={shown(values)}: a list of at least one value is needed")
+        raise ValueError(f"{name}={brief(values)}: a list of at least one value is needed")
     return values
 
 
@@ -270,17 +267,6 @@ def _union(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 # Checking
-
-
-def _check_plain(content: Mapping[str, Any]) -> None:
-    """ValueError for an object among the values, which only a grid in a dict can have."""
-    try:
-        plain_data(content)
-    except ValueError as error:
-        raise ValueError(
-            f"grid: {error}. A grid has a class by its name, as in "
-            '{"selector": "MaxVariance", "selector.m": 8}; wb.trial takes objects'
-        ) from None
 
 
 def _convert(name: str, value: Any, types: Mapping[str, str]) -> Any:
@@ -425,8 +411,6 @@ def _shortness(case: Case) -> float:
 
 def _frame(cases: Sequence[Case]) -> pd.DataFrame:
     """The table of all runs; a parameter or result called like another column gets a prefix."""
-    import pandas as pd
-
     rows = []
     for case in cases:
         outcome = case.outcome

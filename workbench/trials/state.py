@@ -10,8 +10,8 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Annotated, Any, NamedTuple
 
 import pandas as pd
 
@@ -25,7 +25,8 @@ from workbench.trials.answer import Answer
 from workbench.trials.arms import Arm
 from workbench.trials.cases import KEPT_COLUMNS
 from workbench.trials.tuning import FIRST_SEED, LEAST_GAIN, Point, Tuning
-from workbench.utils.validation import instance_of, number, one_of, shown, whole_number
+from workbench.utils.bounds import Count, ShareAboveZero, at_least, check_arguments, choice
+from workbench.utils.validation import brief, instance_of, number, one_of, whole_number
 
 EVALUATIONS = 4  # of a tuning run, beside the one before round 1
 FINAL_EVALUATIONS = 5  # of a run of the comparison
@@ -52,34 +53,26 @@ class Settings:
     arms: Mapping[str, Arm]
     lab: Lab
     measure: str | Unit
-    target: float | None
-    rounds: int
+    target: ShareAboveZero | None
+    rounds: Annotated[int, at_least(EVALUATIONS)]
     looks: tuple[int, ...]
     coarse: list[Point]
     n_tuning_seeds: int
-    first_seed: int
-    problems_per_round: int
-    evaluate_every: int | None
-    columns: str
-    level: float
+    # All fresh seeds stay below those of tuning.
+    first_seed: Annotated[int, partial(whole_number, low=0, high=FIRST_SEED // 2)]
+    problems_per_round: Count
+    evaluate_every: Count | None
+    columns: Annotated[str, choice(*KEPT_COLUMNS)]
+    level: Annotated[float, partial(number, above=0, below=1)]
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         if self.lab.held_out is None:
             raise ValueError("lab: held-out problems are needed, on which the arms are compared")
         if isinstance(self.measure, str):
             # Seconds of two runs depend on what else ran beside them.
             one_of("measure", self.measure, [unit for unit in UNITS if unit != "seconds"])
-        if self.target is not None:
-            number("target", self.target, above=0, high=1)
-        whole_number("rounds", self.rounds, EVALUATIONS)
         whole_number("tuning_seeds", self.n_tuning_seeds, 1, 1000)
-        # All fresh seeds stay below those of tuning.
-        whole_number("first_seed", self.first_seed, 0, FIRST_SEED // 2)
-        whole_number("problems_per_round", self.problems_per_round, 1)
-        if self.evaluate_every is not None:
-            whole_number("evaluate_every", self.evaluate_every, 1)
-        one_of("columns", self.columns, KEPT_COLUMNS)
-        number("level", self.level, above=0, below=1)
 
     @property
     def baseline(self) -> str:
@@ -168,7 +161,7 @@ def plan_looks(seeds: Any) -> tuple[int, ...]:
         # One pair has no interval. Fresh seeds, from `first_seed` on, stay below those of tuning.
         whole_number("seeds", end, 2, FIRST_SEED // 2)
     if len(ends) != 2 or ends[0] > ends[1]:
-        raise ValueError(f"seeds={shown(seeds)}: the fewest and the most pairs are needed")
+        raise ValueError(f"seeds={brief(seeds)}: the fewest and the most pairs are needed")
     least, most = ends
     return tuple(range(least, most + 1))
 
@@ -324,7 +317,6 @@ class TrialState:
             baseline=settings.baseline,
             looks=settings.looks,
             level=settings.level,
-            tuned=True,
         )
 
     @cached_property

@@ -29,7 +29,7 @@ import pandas as pd
 from workbench.analysis.curves import Curve, Unit
 from workbench.analysis.targets import crossing, rising
 from workbench.utils.numbers import to_digits
-from workbench.utils.validation import positive_number, shown, whole_number
+from workbench.utils.validation import brief, positive_number, whole_number
 
 FACTORS = (0.25, 0.5, 1.0, 2.0)  # of the lab's rate, the coarse grid where nobody names one
 FIRST_SEED = 1_000_000  # seeds from here on belong to tuning, and those below to comparisons
@@ -96,7 +96,7 @@ def coarse_grid(
     if rates is None:
         rates = [factor * lab_rate for factor in FACTORS]
     if not isinstance(rates, Iterable):
-        raise ValueError(f"rates={shown(rates)}: several numbers are needed")
+        raise ValueError(f"rates={brief(rates)}: several numbers are needed")
     rates = list(rates)
     steps = list(mini_batches)
     if not rates or not steps:

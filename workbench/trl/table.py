@@ -16,7 +16,7 @@ import torch
 from workbench import adapters
 from workbench.methods import Method
 from workbench.rollouts import Ragged, Rollouts
-from workbench.utils.validation import booleans, is_number, shown
+from workbench.utils.validation import booleans, brief, is_number
 
 # What a rollout may carry for TRL's loss besides its tokens: what vLLM reports, and which tokens
 # the model itself wrote where tools or environments answer it.
@@ -122,7 +122,7 @@ def check_correct(correct: Any, names: Sequence[str], method: Method) -> None:
         fits = callable(correct)
     if not fits:
         raise ValueError(
-            f"correct={shown(correct)}: it does not say which of {len(names)} reward functions "
+            f"correct={brief(correct)}: it does not say which of {len(names)} reward functions "
             f"tells right from wrong, and the method {method.name!r} goes by it; {_advice(names)}"
         )
 

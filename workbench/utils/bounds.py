@@ -20,7 +20,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
-from workbench.utils.validation import is_number, number, one_of, shown, whole_number
+from workbench.utils.validation import (
+    brief,
+    instance_of,
+    is_number,
+    number,
+    one_of,
+    whole_number,
+)
 
 Bound = Callable[[str, Any], None]
 
@@ -35,6 +42,11 @@ def choice(*allowed: Any) -> Bound:
     return partial(one_of, allowed=allowed)
 
 
+def of_kind(kind: type, example: str) -> Bound:
+    """The bound of objects of a class; `example` is an expression that makes one."""
+    return partial(instance_of, kinds=kind, example=example)
+
+
 def pair(name: str, value: Any, *, rising: bool = False, **limits: float) -> None:
     """The bound of two numbers, the lower one first where they have to rise.
 
@@ -43,7 +55,7 @@ def pair(name: str, value: Any, *, rising: bool = False, **limits: float) -> Non
     is_pair = isinstance(value, tuple | list) and len(value) == 2 and all(map(is_number, value))
     if not is_pair or (rising and value[0] >= value[1]):
         order = ", the lower one first," if rising else ""
-        raise ValueError(f"{name}={shown(value)}: two numbers{order} are needed")
+        raise ValueError(f"{name}={brief(value)}: two numbers{order} are needed")
     for each in value:
         number(name, each, **limits)
 

@@ -7,7 +7,7 @@ import re
 from typing import Any
 from urllib.parse import unquote
 
-from workbench.utils.validation import shown
+from workbench.utils.validation import brief
 
 LOGS = "logs"  # the directory beside those of the labels
 # What lies beside the directories of the labels in a sweep.
@@ -22,7 +22,7 @@ DIGITS = 16  # of the digest behind a name that is cut
 def check_label(label: Any) -> None:
     """ValueError for a label that is no text of one line."""
     if not isinstance(label, str) or not label.strip() or not label.isprintable():
-        raise ValueError(f"label={shown(label)}: a text of one line is needed")
+        raise ValueError(f"label={brief(label)}: a text of one line is needed")
 
 
 def to_folder(label: str) -> str:

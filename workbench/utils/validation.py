@@ -20,7 +20,7 @@ LONGEST_CAUSE = 300  # characters of another library's message that are passed o
 DEEPEST = 64  # levels of lists and dicts in each other; real ones have about eight
 
 
-def shown(value: Any, limit: int = 80) -> str:
+def brief(value: Any, limit: int = 80) -> str:
     """A value as an error message shows it: functions and classes by name, long texts cut."""
     is_named = isinstance(value, type) or inspect.isroutine(value)
     text = value.__name__ if is_named else repr(value)
@@ -55,14 +55,14 @@ def plain_data(content: Any, depth: int = 1) -> None:
     if isinstance(content, dict):
         for key in content:
             if not isinstance(key, str):
-                raise ValueError(f"the key {shown(key)} is no text")
+                raise ValueError(f"the key {brief(key)} is no text")
         content = list(content.values())
     if isinstance(content, list | tuple):
         for value in content:
             plain_data(value, depth + 1)
     elif not isinstance(content, str | bool | int | float | None):
         raise ValueError(
-            f"{shown(content)} is no plain data; texts, numbers, lists and mappings are needed"
+            f"{brief(content)} is no plain data; texts, numbers, lists and mappings are needed"
         )
 
 
@@ -85,7 +85,7 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None) -> No
     if whole and low <= value <= (LARGEST_INTEGER if high is None else high):
         return
     allowed = f"of at least {low}" if high is None else f"from {low} to {high}"
-    raise ValueError(f"{name}={shown(value)}: a whole number {allowed} is needed")
+    raise ValueError(f"{name}={brief(value)}: a whole number {allowed} is needed")
 
 
 def number(
@@ -109,7 +109,7 @@ def number(
     given = [(words, bound, holds) for words, bound, holds in bounds if bound is not None]
     if not (is_number(value) and all(holds(value, bound) for _, bound, holds in given)):
         allowed = " and ".join(f"{words} {bound:g}" for words, bound, _ in given)
-        raise ValueError(f"{name}={shown(value)}: a number {allowed} is needed")
+        raise ValueError(f"{name}={brief(value)}: a number {allowed} is needed")
 
 
 def positive_number(name: str, value: Any, zero: bool = False, high: float | None = None) -> None:
@@ -128,7 +128,7 @@ def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
     ):
         return
     names = ", ".join(map(repr, allowed))
-    raise ValueError(f"{name}={shown(value)}: allowed are {names}{did_you_mean(value, allowed)}")
+    raise ValueError(f"{name}={brief(value)}: allowed are {names}{did_you_mean(value, allowed)}")
 
 
 def did_you_mean(value: Any, allowed: Iterable[Any]) -> str:
@@ -165,7 +165,7 @@ def instance_of(name: str, value: Any, kinds: type | tuple[type, ...], example: 
     kind = kinds[0] if isinstance(kinds, tuple) else kinds
     article = "an" if kind.__name__[0] in "AEIOU" else "a"
     raise ValueError(
-        f"{name}={shown(value)}: {article} {kind.__name__} is needed, such as {example}"
+        f"{name}={brief(value)}: {article} {kind.__name__} is needed, such as {example}"
     )
 
 
@@ -214,9 +214,9 @@ def texts(name: str, values: Any) -> list[str]:
     """A sequence of strings as a list; ValueError for one string alone and for anything else."""
     # A string is a sequence of strings too, and would be taken letter by letter.
     if isinstance(values, str):
-        raise ValueError(f"{name}={shown(values)}: a sequence of strings is needed, not one string")
+        raise ValueError(f"{name}={brief(values)}: a sequence of strings is needed, not one string")
     values = list(values)
     for i, value in enumerate(values):
         if not isinstance(value, str):
-            raise ValueError(f"{name}[{i}]={shown(value)}: a string is needed")
+            raise ValueError(f"{name}[{i}]={brief(value)}: a string is needed")
     return values

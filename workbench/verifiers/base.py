@@ -15,7 +15,7 @@ import numpy as np
 
 from workbench.utils.descriptions import compose, parameters
 from workbench.utils.names import GRADED
-from workbench.utils.validation import shown, texts
+from workbench.utils.validation import brief, texts
 
 STATUSES = ("ok", "wrong", "unparsed", "timeout", "crash")
 """What became of a response. `ok`: equivalent to the gold answer, or all its tests passed. `wrong`:
@@ -81,7 +81,7 @@ def check_verifier(verifier: Any) -> None:
     """Raise ValueError unless a value is a verifier that can judge."""
     if isinstance(verifier, type) or not callable(getattr(verifier, "score", None)):
         raise ValueError(
-            f"verifier={shown(verifier)}: an object with score() is needed, such as "
+            f"verifier={brief(verifier)}: an object with score() is needed, such as "
             "verifiers.Math()"
         )
 
@@ -99,7 +99,7 @@ def _recordable(scores: Any, name: str, size: int) -> Scores:
     """Scores as arrays; ValueError unless they have a number and a status for each response."""
     if not isinstance(scores, Scores):
         raise ValueError(
-            f"verifier: {name} returned {shown(scores)}; Scores(reward, status) is needed"
+            f"verifier: {name} returned {brief(scores)}; Scores(reward, status) is needed"
         )
     reward = np.asarray(scores.reward)
     status = np.asarray(scores.status)
@@ -108,8 +108,8 @@ def _recordable(scores: Any, name: str, size: int) -> Scores:
     is_known = set(status.flat) <= {*STATUSES, GRADED}
     if not (is_number and is_known and reward.shape == status.shape == (size,)):
         raise ValueError(
-            f"verifier: {name} returned the rewards {shown(reward.tolist())} and the statuses "
-            f"{shown(status.tolist())} for {size} responses; a number and one of "
+            f"verifier: {name} returned the rewards {brief(reward.tolist())} and the statuses "
+            f"{brief(status.tolist())} for {size} responses; a number and one of "
             f"{', '.join(STATUSES)} are needed for each"
         )
     return Scores(reward.astype(np.float64), status)

@@ -60,7 +60,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from workbench.utils.bounds import Count, Flag, Positive, at_least, check_arguments, choice
-from workbench.utils.validation import shown
+from workbench.utils.validation import brief
 from workbench.verifiers.base import Scores, Verifier
 from workbench.verifiers.inside import CANDIDATE_GONE
 from workbench.verifiers.sandbox import MOST_OUTPUT, Sandbox, file_of
@@ -288,11 +288,11 @@ def read_tests(answer: str, name: str) -> Tests:
         tests = _parsed_tests(answer)
     except (ValueError, TypeError, KeyError, SyntaxError) as error:
         raise ValueError(
-            f"{name}={shown(answer)}: tests in a form of workbench.verifiers.code are needed "
+            f"{name}={brief(answer)}: tests in a form of workbench.verifiers.code are needed "
             f"({error})"
         ) from None
     if not tests.count:
-        raise ValueError(f"{name}={shown(answer)}: at least one test is needed")
+        raise ValueError(f"{name}={brief(answer)}: at least one test is needed")
     return tests
 
 

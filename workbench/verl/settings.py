@@ -14,7 +14,7 @@ from workbench.methods import Method
 from workbench.objectives import check_clipped
 from workbench.slots import NEEDS, OF_COURSES
 from workbench.utils.descriptions import describe
-from workbench.utils.validation import instance_of, is_number, shown, unknown_argument, whole_number
+from workbench.utils.validation import brief, instance_of, is_number, unknown_argument, whole_number
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ def trained_per_problem(method: Method) -> int:
     """
     if method.trained is None:
         raise ValueError(
-            f"rollouts_per_problem=None: how many rollouts of a problem {shown(method.allocator)} "
+            f"rollouts_per_problem=None: how many rollouts of a problem {brief(method.allocator)} "
             "brings is not known; pass the number expected, which verl multiplies its mini-batch "
             "sizes with"
         )
@@ -260,7 +260,7 @@ def read_options(options: Mapping[str, Any], method: Method | None = None) -> Op
     whole_number("sampler_kwargs.seed", seed, 0)
     solved = options.get("solved")
     if solved is not None and not is_number(solved):
-        raise ValueError(f"sampler_kwargs.solved={shown(solved)}: a number is needed")
+        raise ValueError(f"sampler_kwargs.solved={brief(solved)}: a number is needed")
     if method is None:
         named: Any = options.get("method")
         if isinstance(named, Mapping):
@@ -269,7 +269,7 @@ def read_options(options: Mapping[str, Any], method: Method | None = None) -> Op
             method = config.method(named, options.get("arguments"))
     elif options.get("method") is not None:
         raise ValueError(
-            f"sampler_kwargs.method={shown(options['method'])}: the sampler's class has a method "
+            f"sampler_kwargs.method={brief(options['method'])}: the sampler's class has a method "
             "of its own; leave the key out"
         )
     check(method)
