@@ -193,8 +193,8 @@ def test_the_directory_of_a_run(tmp_path):
         ),
         ({"lab": {"lab": "mine"}}, r"pass it: Run\.resume\(path, lab=\.\.\.\)"),
         (
-            {"arguments": {"seed": 0, "problems_per_round": 4, "patience": 3}},
-            "holds another run",
+            {"arguments": {"seed": 0, "patience": 3}},
+            "its arguments .*patience",
         ),
         ({"arguments": {"seed": 0, "problems_per_round": 10**5}}, "problems_per_round="),
         ({"data": None}, "other problems"),
