@@ -171,7 +171,7 @@ def test_the_directory_of_a_run(tmp_path):
     [
         (
             {"method": {"is": "test_run.Shortest", "name": "x", "m": 3}},
-            r"cannot make this method again \('test_run.Shortest' is not a slot value .*method=",
+            r"cannot make this method again \(.*'test_run.Shortest' is not a slot value .*method=",
         ),
         (
             {"method": {"is": "methods.Method", "name": "x", "brake": 1}},
@@ -194,7 +194,7 @@ def test_the_directory_of_a_run(tmp_path):
         ({"lab": {"lab": "mine"}}, r"pass it: Run\.resume\(path, lab=\.\.\.\)"),
         (
             {"arguments": {"seed": 0, "patience": 3}},
-            r"holds another run .*arguments\.",
+            "its arguments .*patience",
         ),
         ({"arguments": {"seed": 0, "problems_per_round": 10**5}}, "problems_per_round="),
         ({"data": None}, "other problems"),

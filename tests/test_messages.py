@@ -153,11 +153,10 @@ def test_a_pool_that_is_smaller_than_a_round_says_so():
         wb.Run(small_lab(pool=4), wb.methods.grpo(2), problems_per_round=8)
 
 
-@pytest.mark.parametrize("make", [wb.labs.transformers, wb.labs.unsloth])
-def test_rows_in_place_of_a_pool_are_told_how_to_become_one(make):
+def test_rows_in_place_of_a_pool_are_told_how_to_become_one():
     rows = [{"prompt": "1+1=", "answer": "2"}]
     with pytest.raises(ValueError, match=r"problems\.from_rows"):
-        make("any-model", rows)
+        wb.labs.transformers("any-model", rows)
     with pytest.raises(ValueError, match=r"problems\.from_rows"):
         Pool(rows)
     with pytest.raises(ValueError, match="is no Problem"):

@@ -275,9 +275,10 @@ class Run:
         """
         manifest = Record(path).manifest
         refuse_other_files(Path(path))
-        # Any others are found when the run is compared with its manifest.
-        recorded = manifest["arguments"]
-        arguments = {name: recorded[name] for name in ARGUMENTS if name in recorded}
+        arguments = manifest["arguments"]
+        unknown = sorted(arguments.keys() - set(ARGUMENTS))
+        if unknown:
+            raise ValueError(f"{path}: its arguments {unknown} are unknown to this version")
         if lab is None:
             lab = made_again(config.recorded_lab, manifest, "lab", path)
             if manifest.get("data") != lab.digests():
