@@ -57,6 +57,7 @@ from workbench.utils.validation import (
     cause_of,
     check_size,
     did_you_mean,
+    instance_of,
     one_of,
     plain_data,
     whole_number,
@@ -90,6 +91,9 @@ def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
     base, content = read_content(grid)
     for key in content:
         one_of("key", key, KEYS)
+    for key in ("notebook", "folder"):
+        if key in content:
+            instance_of(key, content[key], str, "'a/path'")
     notebook = None
     if "notebook" in content:
         notebook = Path(os.path.abspath(base / content["notebook"]))
