@@ -645,7 +645,7 @@ def test_kernels_that_mix_rows_up_are_found_out(unsloth):
 
 def test_weights_in_4_bits_count_by_the_shape_that_they_stand_for(unsloth, monkeypatch):
     """Two to a byte, in a model that does not say so, as Unsloth makes it from vLLM's tensors."""
-    monkeypatch.setattr(checks, "check_quantised", lambda *_: None)  # asks for bitsandbytes
+    monkeypatch.setattr(checks, "check_quantised", lambda *_, **__: None)  # asks for bitsandbytes
     options = {"lora_rank": 4, "device": "cpu", "max_length": 128}
     plain = unsloth.from_pretrained(MODEL, **options)
     assert plain.parameter_count == plain.model.get_base_model().num_parameters()

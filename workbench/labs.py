@@ -233,7 +233,9 @@ class Lab:
             # Neither a pool nor a stream keeps a position, so this draw leaves nothing behind.
             self.problems.draw(problems_per_round, 0, seed)
         except PoolExhausted as error:
-            raise ValueError(f"problems_per_round={problems_per_round}: {error}") from None
+            # The pool calls the number n.
+            reason = str(error).removeprefix(f"n={problems_per_round}: ")
+            raise ValueError(f"problems_per_round={problems_per_round}: {reason}") from None
 
     def check_answers(self) -> None:
         """Raise ValueError for an answer in a pool that the verifier cannot use.
