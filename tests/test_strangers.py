@@ -85,7 +85,8 @@ class Watch:
             is_forbidden = not self.is_import(arguments[0])
         else:
             is_forbidden = event in self.FORBIDDEN
-        if is_forbidden:
+        # Torch makes a folder for its compiler as soon as a part of it is loaded.
+        if is_forbidden and "torchinductor" not in str(arguments[0]):
             self.seen.append((event, *map(str, arguments)))
 
     def is_import(self, code):

@@ -235,7 +235,9 @@ ITSELF: list = []
 ITSELF.append(ITSELF)
 
 
-@pytest.mark.parametrize("value", [object(), {"a": [b"x"]}, {1: 2}, {"a": {None: 1}}, ITSELF])
+@pytest.mark.parametrize(
+    "value", ["half a character: \ud800", object(), {"a": [b"x"]}, {1: 2}, {"a": {None: 1}}, ITSELF]
+)
 def test_what_is_no_plain_data_is_refused(value):
     with pytest.raises(ValueError, match=r"no plain data|is no text|nested"):
         plain_data(value)

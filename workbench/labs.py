@@ -268,9 +268,15 @@ class Lab:
         )
 
     def _repr_html_(self) -> str:
+        problems = "fresh ones every round"
+        if isinstance(self.problems, Pool):
+            problems = f"a pool of {len(self.problems)}"
+        held_out = "none"
+        if self.held_out is not None:
+            held_out = f"{len(self.held_out)} problems, {self.samples} responses to each"
         rows = [
-            ("problems", repr(self.problems)),
-            ("held out", repr(self.held_out)),
+            ("problems", problems),
+            ("held out", held_out),
             ("verifier", type(self.verifier).__name__),
             ("sampling", compose(self.sampling)),
             ("learning rate", f"{self.learning_rate:g}"),

@@ -56,10 +56,16 @@ def plain_data(content: Any, depth: int = 1) -> None:
         for key in content:
             if not isinstance(key, str):
                 raise ValueError(f"the key {brief(key)} is no text")
-        content = list(content.values())
+        content = [*content, *content.values()]
     if isinstance(content, list | tuple):
         for value in content:
             plain_data(value, depth + 1)
+    elif isinstance(content, str):
+        try:
+            content.encode()
+        except UnicodeEncodeError:
+            # Half of a character, which no file name and no report can hold.
+            raise ValueError(f"{content!a} is no valid text") from None
     elif not isinstance(content, str | bool | int | float | None):
         raise ValueError(
             f"{brief(content)} is no plain data; texts, numbers, lists and mappings are needed"
