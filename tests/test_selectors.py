@@ -356,7 +356,7 @@ def test_a_new_selector_takes_a_few_lines():
         (lambda: max_reward([np.nan], 1), r"rewards: row 0 is nan"),
         (lambda: selectors.random(2, 3, rng()), r"m=3: .* from 1 to 2"),
         (lambda: selectors.random(0, 1, rng()), r"n=0: .* at least 1"),
-        (lambda: selectors.random(2, 1, 7), r"rng=7: a NumPy generator"),
+        (lambda: selectors.random(2, 1, 7), r"rng=7: a Generator"),
         (lambda: rejection([True, False], 0, rng()), r"k=0: .* at least 1"),
         (lambda: rejection([0, 2], 1, rng()), r"correct: row 1 is 2; True or False is needed"),
         (lambda: rejection([0, np.nan], 1, rng()), r"correct: row 1 is nan"),
