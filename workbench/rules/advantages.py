@@ -356,11 +356,12 @@ def binary_outcomes(rewards: np.ndarray, bounds: Any) -> np.ndarray:
 
 
 def group_means(rewards: np.ndarray, inverse: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The mean reward of each group, (G,) float64; 0 for a group without rollouts."""
     return np.bincount(inverse, rewards, len(sizes)) / np.maximum(sizes, 1)
 
 
 def divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    # A denominator of 0, as in a group all alike, gives 0.
+    """The quotients, and 0 where the denominator is 0, as in a group all alike."""
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
