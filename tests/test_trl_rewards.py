@@ -270,6 +270,23 @@ def test_a_round_with_nothing_to_train_on_is_warned_of_once(tmp_path, caplog):
     assert not any(value is None for row in one.state.log_history for value in row.values())
 
 
+@pytest.mark.parametrize("name", ["grpo", "dapo", "pods"])
+@pytest.mark.parametrize("pairs", [((0.1, 0.6), (0.7, 0.0)), ((0.7, -0.7), (0.1, -0.1))])
+def test_parts_that_sum_to_the_same_are_nothing_to_train_on(name, pairs, tmp_path, caplog):
+    def first(completions, **_):
+        return [pairs[i % 2][0] for i in range(len(completions))]
+
+    def second(completions, **_):
+        return [pairs[i % 2][1] for i in range(len(completions))]
+
+    assert np.float32(0.1) + np.float32(0.6) != np.float32(0.7)
+    one = trainer(tmp_path, small(name), reward=[first, second], max_steps=1)
+    before = weights(one)
+    trained(one)
+    assert same(before, weights(one))
+    assert "nothing to train on" in caplog.text
+
+
 def test_ten_rounds_from_the_start_with_nothing_to_train_on_are_an_error(tmp_path):
     settings = {"max_steps": 12, "max_completion_length": 4, "data": dataset(64)}
     one = trainer(tmp_path, methods.grpo(4), reward=always, **settings)
@@ -344,5 +361,5 @@ def test_rollouts_without_a_reward_are_left_out(tmp_path):
 
 def test_rewards_are_summed_as_trl_sums_them():
     parts = np.array([[1, 1], [1, np.nan], [np.nan, np.nan]], dtype=np.float32)
-    found = weighted_sum(parts, np.array([0.8, 0.2], np.float32))
+    found = weighted_sum(parts, np.array([0.8, 0.2], np.float32), np.zeros(3))
     assert np.array_equal(found, np.float32([1.0, 0.8, np.nan]), equal_nan=True)

@@ -258,6 +258,13 @@ def test_estimators_are_our_functions_at_response_tokens(name, function):
     assert torch.equal(advantages, returns) and advantages is not returns
 
 
+def test_rewards_of_several_tokens_that_sum_to_the_same_have_no_advantage():
+    scores = torch.tensor([[0.1, 0.6], [0.7, 0.0], [0.0, 0.7], [0.6, 0.1]])
+    for name in ("workbench_grpo", "workbench_rloo", "workbench_reinforce"):
+        advantages, _ = verl.ESTIMATORS[name](scores, torch.ones(4, 2), np.array(["x"] * 4))
+        assert not advantages.any(), name
+
+
 def test_rows_of_padding_are_no_rollouts():
     """verl fills a batch up before advantages are taken."""
     scores = torch.tensor([[1.0], [1.0], [0.0], [1.0], [0.0], [0.0]])

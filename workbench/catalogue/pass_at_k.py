@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from workbench.methods import Method, Uniform, method
-from workbench.rules.advantages import divide
+from workbench.rules.advantages import binary_outcomes, divide
 from workbench.slots import Context, Rollouts, Slot
 from workbench.utils.bounds import Count
 from workbench.utils.groups import grouped_rewards
@@ -49,6 +49,7 @@ def pass_at_k_normalized(rewards: Any, groups: Any, *, k: int = 4) -> np.ndarray
     """
     rewards, inverse, sizes = grouped_rewards(rewards, groups)
     whole_number("k", k, 1)
+    rewards = binary_outcomes(rewards, (0.0, 1.0))
     other = (rewards != 0) & (rewards != 1)
     if other.any():
         raise ValueError(f"rewards: {rewards[other][0]} is neither 0 nor 1")

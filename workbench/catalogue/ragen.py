@@ -17,7 +17,7 @@ import numpy as np
 from workbench.methods import Method, Uniform, method
 from workbench.slots import Context, Rollouts, Selection, Slot
 from workbench.utils.bounds import Flag, ShareAboveZero, choice
-from workbench.utils.groups import group_numbers, sample_variances
+from workbench.utils.groups import group_numbers, merge_same, sample_variances
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ class GroupFilter(Slot):
     def kept(self, variances: np.ndarray) -> np.ndarray:
         """Which groups are kept, (G,) bool, by the sample variances of their rewards (G,)."""
         scores = np.sqrt(variances) if self.score == "std" else variances
+        # The same rewards in another order have another rounding.
+        scores = merge_same(scores, np.zeros(len(scores)))
         allowed = np.flatnonzero(self.zeros | (scores > 0))
         # Best first; from here on every mode only decides how long a prefix of `order` is kept.
         order = allowed[np.argsort(-scores[allowed], kind="stable")]

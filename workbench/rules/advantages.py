@@ -1,9 +1,9 @@
 """How good a rollout is, measured against the rollouts of its own problem.
 
 The first part is pure functions of rewards (R,) and group keys (R,). Keys need be neither sorted
-nor contiguous, and every function returns (R,) float64. A group whose rewards are exactly equal has
-advantage zero: this *dead zone* is decided by equality, never by a floating-point deviation. A
-function that lifts it, such as `posterior`, says so.
+nor contiguous, and every function returns (R,) float64. A group whose rewards are equal has
+advantage zero: this *dead zone* is decided by equality up to rounding (`utils.groups.is_same`),
+never by a floating-point deviation. A function that lifts it, such as `posterior`, says so.
 
 The second part is the same as slot values (see `slots.Advantage`), which a method holds.
 """
@@ -18,7 +18,7 @@ import numpy as np
 
 from workbench.slots import Context, Ragged, Rollouts, Slot
 from workbench.utils.bounds import Flag, pair
-from workbench.utils.groups import grouped_rewards, is_mixed
+from workbench.utils.groups import grouped_rewards, is_mixed, is_same, precision_of
 from workbench.utils.names import of_catalogue
 from workbench.utils.validation import brief, one_of, positive_number
 
@@ -53,7 +53,7 @@ def group_normalized(
     Returns
     -------
     advantages : (R,) float64
-        Zero where all rewards of the group are equal.
+        Zero where all rewards of the group are equal, and where a reward equals their mean.
 
     References
     ----------
@@ -67,13 +67,14 @@ def group_normalized(
     """
     rewards, inverse, sizes = grouped_rewards(rewards, groups)
     _check_deviation(ddof, eps)
-    centred = rewards - group_means(rewards, inverse, sizes)[inverse]
+    means = group_means(rewards, inverse, sizes)[inverse]
+    # The mean of equal rewards may miss them by rounding, and a deviation of that size would turn
+    # it into an advantage of size 1. So equality decides.
+    is_mean = is_same(rewards, means, precision_of(rewards))
+    centred = np.where(is_mean, 0.0, rewards - means)
     if scale:
         variance = np.bincount(inverse, centred**2, len(sizes)) / np.maximum(sizes - ddof, 1)
         centred = divide(centred, np.sqrt(variance)[inverse] + eps)
-    # The mean of equal rewards may miss them by a rounding error, and a deviation of that size
-    # would turn it into an advantage of size 1. So equality decides, and the group gets exactly 0.
-    centred[~is_mixed(rewards, inverse, len(sizes))[inverse]] = 0.0
     return _clipped(centred, clip)
 
 
@@ -89,8 +90,10 @@ def leave_one_out(rewards: Any, groups: Any, *, clip: float | None = None) -> np
     """
     rewards, inverse, sizes = grouped_rewards(rewards, groups)
     sum_of_others = np.bincount(inverse, rewards, len(sizes))[inverse] - rewards
-    advantage = rewards - divide(sum_of_others, (sizes - 1.0)[inverse])
-    advantage[~is_mixed(rewards, inverse, len(sizes))[inverse]] = 0.0
+    mean_of_others = divide(sum_of_others, (sizes - 1.0)[inverse])
+    has_others = (sizes > 1)[inverse]
+    advantage = np.where(has_others, rewards - mean_of_others, 0.0)
+    advantage[is_same(rewards, mean_of_others, precision_of(rewards))] = 0.0
     return _clipped(advantage, clip)
 
 
@@ -346,6 +349,10 @@ def binary_outcomes(rewards: np.ndarray, bounds: Any) -> np.ndarray:
     """Rewards on the scale where failure is 0 and success is 1, (R,)."""
     pair("bounds", bounds, rising=True)
     low, high = bounds
+    precision = precision_of(rewards)
+    # A sum of parts may miss a bound by rounding.
+    for bound in (low, high):
+        rewards = np.where(is_same(rewards, bound, precision), bound, rewards)
     outside = (rewards < low) | (rewards > high)
     if outside.any():
         raise ValueError(

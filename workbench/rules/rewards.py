@@ -19,6 +19,7 @@ from workbench.policies import Sampling
 from workbench.rollouts import NonFinite
 from workbench.slots import Reward, Rollouts
 from workbench.utils.bounds import Positive, ShareAboveZero, check_arguments
+from workbench.utils.groups import group_numbers, merge_same, precision_of
 from workbench.utils.validation import brief
 
 
@@ -134,6 +135,8 @@ def overlong(
 def total(rollouts: Rollouts, parts: Sequence[Reward], sampling: Sampling) -> Rollouts:
     """The rollouts with `reward` set to the weighted sum of the parts.
 
+    Rewards of a group that differ by rounding alone are made equal, here for every slot.
+
     With several parts there is a column `reward_<name>` for each. ValueError when a part returns
     anything but a number for each rollout, NonFinite for a sum that is no finite number.
     """
@@ -144,8 +147,8 @@ def total(rollouts: Rollouts, parts: Sequence[Reward], sampling: Sampling) -> Ro
         values[part.name] = checked_numbers(who, "rewards", returned, len(rollouts), None)
     # A single part is the whole reward up to its weight and gets no column of its own.
     columns = {f"reward_{name}": value for name, value in values.items()} if len(parts) > 1 else {}
-    reward = sum(part.weight * values[part.name] for part in parts)
-    rollouts = rollouts.assign(reward=reward, **columns)
+    weighted = [part.weight * values[part.name] for part in parts]
+    rollouts = rollouts.assign(reward=sum(weighted), **columns)
     # Checked before any slot reads it, while the rows to blame can still be told.
     wrong = rollouts.take(~np.isfinite(rollouts.reward))
     if len(wrong):
@@ -154,4 +157,12 @@ def total(rollouts: Rollouts, parts: Sequence[Reward], sampling: Sampling) -> Ro
             f"rollout of problem {wrong.problem[0]}",
             wrong,
         )
-    return rollouts
+    _, groups, _ = group_numbers(rollouts.group)
+    if len(parts) == 1:
+        return rollouts.assign(reward=merge_same(rollouts.reward, groups))
+    # A sum is as rough as the roughest of its parts, and may be far smaller than they are.
+    precision = max(precision_of(value) for value in values.values())
+    sizes = np.sum(np.abs(weighted), axis=0)
+    merged = {name: merge_same(value, groups) for name, value in columns.items()}
+    reward = merge_same(rollouts.reward, groups, precision, sizes)
+    return rollouts.assign(reward=reward, **merged)

@@ -18,7 +18,13 @@ import numpy as np
 from workbench.rules.scheduler import Scheduler as Scheduler
 from workbench.slots import Baseline, Context, PerProblem, Rollouts, Selection, Slot
 from workbench.utils.bounds import Count, CountOrZero, Flag, ShareAboveZero
-from workbench.utils.groups import group_numbers, grouped_rewards, place_within
+from workbench.utils.groups import (
+    group_numbers,
+    grouped_rewards,
+    is_same,
+    place_within,
+    precision_of,
+)
 from workbench.utils.names import STOPPED, of_catalogue
 from workbench.utils.seeding import derive
 from workbench.utils.validation import booleans, numpy_generator, whole_number
@@ -63,13 +69,14 @@ def max_variance(rewards: np.ndarray, m: int, groups: np.ndarray | None = None) 
     rewards, groups, sizes = _checked_rewards(rewards, m, groups)
     kept = np.zeros(len(rewards), dtype=bool)
     by_group = np.argsort(groups, kind="stable")
+    precision = precision_of(rewards)
     for rows in np.split(by_group, np.cumsum(sizes)[:-1]):
         # Among equal rewards the lower row stands first in both orders.
         ascending = rows[np.argsort(rewards[rows], kind="stable")]
         descending = rows[np.argsort(-rewards[rows], kind="stable")]
         k = 0
         if len(rows) > m:
-            k = _count_from_the_top(rewards[ascending[:m]], rewards[descending[:m]])
+            k = _count_from_the_top(rewards[ascending[:m]], rewards[descending[:m]], precision)
         kept[ascending[: m - k]] = True
         # Where both ends meet in a block of equal rewards, the first rows of it are taken already.
         kept[descending[~kept[descending]][:k]] = True
@@ -321,7 +328,7 @@ class Rejection(Slot):
 # How the rules are worked out for all groups at once
 
 
-def _count_from_the_top(lowest: np.ndarray, highest: np.ndarray) -> int:
+def _count_from_the_top(lowest: np.ndarray, highest: np.ndarray, precision: float) -> int:
     """How many of the m rows of maximum variance come from the top of their group.
 
     lowest (m,) are the m lowest rewards, ascending; highest (m,) the m highest, descending. Going
@@ -334,8 +341,10 @@ def _count_from_the_top(lowest: np.ndarray, highest: np.ndarray) -> int:
     lowest = lowest - lowest[0]
     # Of the subset with k = 0, 1, ..., m from the top.
     sums = np.append(0, lowest.cumsum())[::-1] + np.append(0, highest.cumsum())
-    gains = len(lowest) * (lowest[::-1] + highest) > sums[:-1] + sums[1:]
-    return int(np.count_nonzero(gains))
+    pairs = len(lowest) * (lowest[::-1] + highest)
+    means = sums[:-1] + sums[1:]
+    # Subsets whose variances differ by rounding alone are equal.
+    return int(np.count_nonzero((pairs > means) & ~is_same(pairs, means, precision)))
 
 
 def first_of_each_group(

@@ -234,7 +234,11 @@ class RoundSampler:
             self.filler = rollouts.take([np.argmin(rollouts.prompt.lengths + rollouts.lengths)])
         is_first = self.driver.round == 1
         rollouts = rollouts.assign(
-            reward=table.weighted_sum(scores, trainer.reward_weights.cpu().numpy()),
+            reward=table.weighted_sum(
+                scores,
+                trainer.reward_weights.cpu().numpy(),
+                np.repeat(np.arange(len(names)), counts),
+            ),
             **verdict_columns(trainer.verdict(scores, is_first)),
         )
         self.sampled += len(wanted)

@@ -16,6 +16,7 @@ import torch
 from workbench import adapters
 from workbench.methods import Method
 from workbench.rollouts import Ragged, Rollouts
+from workbench.utils.groups import merge_same, precision_of
 from workbench.utils.validation import booleans, brief, is_number
 
 # What a rollout may carry for TRL's loss besides its tokens: what vLLM reports, and which tokens
@@ -73,15 +74,22 @@ class Padding:
         return torch.as_tensor(rows.padded(fill), device=self.device)
 
 
-def weighted_sum(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def weighted_sum(scores: np.ndarray, weights: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """Rewards (R,): the weighted sum of scores (R, F), NaN where no reward function gave one.
 
-    In TRL's single precision, so that 0.8 + 0.2 is 1.
+    In TRL's single precision, so that 0.8 + 0.2 is 1. Sums of a group that differ by rounding alone
+    are made equal here, where the size of what they are summed from is still known.
     """
     # A function that gave None adds nothing. The sum of nothing at all would be 0, which is a
     # reward, so such rows are set to NaN.
-    rewards = np.nansum(scores * weights, axis=1)
-    return np.where(np.isnan(scores).all(axis=1), np.nan, rewards)
+    weighted = scores * weights
+    is_known = ~np.isnan(scores).all(axis=1)
+    rewards = np.where(is_known, np.nansum(weighted, axis=1), np.nan).astype(np.float64)
+    sizes = np.nansum(np.abs(weighted), axis=1)
+    rewards[is_known] = merge_same(
+        rewards[is_known], groups[is_known], precision_of(weighted), sizes[is_known]
+    )
+    return rewards
 
 
 def trained_tokens(table: Rollouts) -> np.ndarray:

@@ -112,7 +112,9 @@ def estimator(advantage: AdvantageFunction) -> Callable:
         # is no rollout, and must not count in the mean of a batch.
         groups = np.asarray(index).astype(str)
         is_rollout = ~np.char.startswith(groups, PADDING)
-        rewards = token_level_rewards.double().sum(-1).cpu().numpy()
+        # The sums are of single precision again, as their parts are: those that differ by its
+        # rounding alone are then equal.
+        rewards = token_level_rewards.double().sum(-1).float().cpu().numpy()
         values = np.zeros(len(rewards))
         values[is_rollout] = advantage(rewards[is_rollout], groups[is_rollout])
         column = torch.as_tensor(values).to(token_level_rewards)[:, None]

@@ -307,7 +307,9 @@ class QueueRound:
                 "tools, and an old response does not say which they are; use replay=None"
             )
         response = _ragged(data["responses"], np.int32)
-        reward = np.array([float(row.double().sum()) for row in data["rm_scores"]])
+        # As numbers of verl's own single precision, so that sums that differ by its rounding alone
+        # are equal.
+        reward = np.array([float(row.double().sum().float()) for row in data["rm_scores"]])
         tokenizer = buffer.trainer.tokenizer
         # A response may end exactly at the limit, so it is cut off only if it lacks the end token.
         ends = np.array([tokens[-1] == tokenizer.eos_token_id for tokens in response])
