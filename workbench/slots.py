@@ -32,6 +32,8 @@ such as `Rollouts` and `Context`, can be imported from here too.
 
 from __future__ import annotations
 
+import copy
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, runtime_checkable
@@ -216,54 +218,61 @@ class Slot:
         return {} if self.delegate is None else self.delegate.metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything learnt so far, as JSON values and NumPy arrays, for a checkpoint.
+        """Everything learnt so far, for a checkpoint.
 
-        By default these are the fields that `state_field` has made: numbers, lists and sets, other
-        slot values, and at most one dict, from ids of problems to what is known of each.
+        Numbers, texts, arrays of NumPy and torch, and lists, tuples, sets and dicts of them, all of
+        which come back equal. By default these are the fields that `state_field` has made, with
+        other slot values and whatever else has a `state_dict` among them, and what the value that
+        this one delegates to has learnt.
         """
-        if self.delegate is not None:
-            return self.delegate.state_dict()
-        state: dict[str, Any] = {}
+        state = {}
         for name in self._saved():
             value = getattr(self, name)
-            if isinstance(value, Slot):
-                value = value.state_dict()
-            elif isinstance(value, set):
-                value = sorted(value)
-            elif isinstance(value, list):
-                value = list(value)
-            elif isinstance(value, dict):
-                state["ids"] = list(value)
-                value = np.array(list(value.values()))
-            state[name] = value
-        return state
+            if hasattr(value, "state_dict"):
+                self._check_template(name, value)
+                state[name] = value.state_dict()
+            elif isinstance(value, dict) and type(value) not in (dict, Counter):
+                self._check_template(name, value)
+                state[name] = copy.deepcopy(dict(value))
+            else:
+                state[name] = copy.deepcopy(value)
+        if self.delegate is None:
+            return state
+        learnt = self.delegate.state_dict()
+        return {"own": state, "delegate": learnt} if state else learnt
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned for a value of the same configuration."""
-        if self.delegate is not None:
-            self.delegate.load_state_dict(state)
-            return
         names = self._saved()
-        if state and not names:
-            raise ValueError(
-                f"state: {type(self).__name__} remembers nothing, but {sorted(state)} was saved"
-            )
+        if self.delegate is not None:
+            self.delegate.load_state_dict(state["delegate"] if names else state)
+            state = state["own"] if names else {}
         for name in names:
             value = getattr(self, name)
-            if isinstance(value, Slot):
+            if hasattr(value, "load_state_dict"):
                 value.load_state_dict(state[name])
-            elif isinstance(value, dict | list):
-                rows = np.asarray(state[name]).tolist()
-                of_ids = isinstance(value, dict)
-                setattr(self, name, dict(zip(state["ids"], rows)) if of_ids else rows)
+            elif isinstance(value, dict) and type(value) is not type(state[name]):
+                # Such as one with a value for missing keys.
+                value.clear()
+                value.update(state[name])
             else:
-                setattr(self, name, type(value)(state[name]))
+                setattr(self, name, state[name])
 
     def _saved(self) -> list[str]:
         """Names of the fields that a checkpoint holds."""
         if not is_dataclass(self):
             return []
-        return [each.name for each in fields(self) if each.metadata.get("saved")]
+        names = [each.name for each in fields(self) if each.metadata.get("saved")]
+        of_delegate = [] if self.delegate is None else [self.delegate]
+        return [name for name in names if not any(getattr(self, name) is d for d in of_delegate)]
+
+    def _check_template(self, name: str, value: Any) -> None:
+        """ValueError where a new value has nothing that the state of `value` could be set in."""
+        if type(getattr(self.clone(), name)) is not type(value):
+            raise ValueError(
+                f"{type(self).__name__}.{name}: a {type(value).__name__} can be stored only where "
+                "the field begins as one; make it in state_field(...) or in __post_init__"
+            )
 
     def clone(self) -> Self:
         """A new value of the same configuration that has learnt nothing."""

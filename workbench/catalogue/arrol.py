@@ -142,12 +142,12 @@ class Survival(Slot):
     warm_up: CountOrZero = 20
     learning_rate: Positive = 1e-6
     units: Count = 128
-    head: Learner | None = state_field()
+    head: Learner | None = state_field(saved=False)  # made in the first round
     # Earlier predictions and whether they came true, (N, 2).
     past: np.ndarray = state_field(lambda: np.zeros((0, 2)))
     # Of the round at work: the states of what was judged, by problem and number of the rollout.
-    judged: dict[tuple[str, int], np.ndarray] = state_field(dict)
-    measured: dict[str, float] = state_field(dict)
+    judged: dict[tuple[str, int], np.ndarray] = state_field(dict, saved=False)
+    measured: dict[str, float] = state_field(dict, saved=False)
 
     needs = frozenset({"stopping", "growing_states"})
 
@@ -207,15 +207,16 @@ class Survival(Slot):
 
     def state_dict(self) -> dict[str, Any]:
         """The network with its optimizer, and the earlier predictions with their outcomes."""
-        return {"head": {} if self.head is None else self.head.state_dict(), "past": self.past}
+        head = {} if self.head is None else self.head.state_dict()
+        return {**super().state_dict(), "head": head}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set the network and the earlier predictions."""
+        super().load_state_dict(state)
         self.head = None
         if state["head"]:
             self.head = self._network(len(state["head"]["parameters.0"]), 0)
             self.head.load_state_dict(state["head"])
-        self.past = np.array(state["past"], dtype=np.float64)
 
     def _network(self, inputs: int, seed: int) -> Learner:
         return Learner(seed, self.units, 2, self.learning_rate, inputs=inputs)

@@ -130,7 +130,8 @@ class PrefixSampling(Slot):
     cap: Count | None = None
     adapts: Flag = True
     prefixes: dict[str, tuple[bool, np.ndarray]] = state_field(dict)
-    controls: dict[bool, PassRateControl] = state_field(dict)  # by whether a problem is hard
+    # By whether a problem is hard.
+    controls: dict[bool, PassRateControl] = state_field(dict, saved=False)
 
     needs = frozenset({"prefixes"})
 
@@ -186,24 +187,14 @@ class PrefixSampling(Slot):
 
     def state_dict(self) -> dict[str, Any]:
         """The prefixes and the two controllers."""
-        tokens = Ragged.of([tokens for _, tokens in self.prefixes.values()], np.int32)
-        return {
-            "ids": list(self.prefixes),
-            "hard": [hard for hard, _ in self.prefixes.values()],
-            "tokens": tokens.values,
-            "offsets": tokens.offsets,
-            "controls": [vars(self.controls[hard]).copy() for hard in (True, False)],
-        }
+        controls = {hard: vars(control).copy() for hard, control in self.controls.items()}
+        return {**super().state_dict(), "controls": controls}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set the prefixes and the two controllers."""
-        tokens = Ragged(np.asarray(state["tokens"], np.int32), np.asarray(state["offsets"]))
-        self.prefixes = {
-            name: (bool(hard), tokens[i])
-            for i, (name, hard) in enumerate(zip(state["ids"], state["hard"]))
-        }
-        hard, easy = state["controls"]
-        self.controls = {True: PassRateControl(**hard), False: PassRateControl(**easy)}
+        super().load_state_dict(state)
+        for hard, control in state["controls"].items():
+            self.controls[hard] = PassRateControl(**control)
 
 
 @method(paper="Zhu et al. (arXiv 2605.05112)", decides="course")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from workbench.records.files import check_ordinary
-from workbench.utils.validation import cause_of
+from workbench.utils.validation import brief, cause_of
 
 
 def save(path: Any, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
@@ -203,26 +204,93 @@ def join_slots(method: Any, slots: Mapping[str, Any], tensors: Mapping[str, torc
     method.load_state_dict(join_arrays({"dict": slots}, tensors))
 
 
+# Containers that come back as what they were, by their names in a checkpoint.
+CONTAINERS: dict[str, Callable] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+}
+DICTS: dict[str, Callable] = {"items": dict, "counts": Counter}
+
+
 def split_arrays(prefix: str, state: Any, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Move the arrays of a slot's state into `tensors`, leaving their names; the rest is JSON."""
-    if isinstance(state, np.ndarray):
-        tensors[prefix] = torch.from_numpy(np.ascontiguousarray(state))
-        return {"tensor": prefix}
-    if isinstance(state, dict):
+    """Move the arrays of a slot's state into `tensors`, leaving their names; the rest is JSON.
+
+    `join_arrays` gives back an equal state. ValueError for what could not come back equal.
+    """
+    # What a thing is stands before it, so that no value is mistaken for another kind.
+    if state is None or isinstance(state, bool | int | float | str):
+        return {"value": state}
+    if isinstance(state, np.ndarray) and state.dtype.kind == "U":
+        return {"texts": state.tolist(), "dtype": state.dtype.str}
+    if isinstance(state, np.ndarray | np.generic | torch.Tensor):
+        kind = {np.ndarray: "tensor", torch.Tensor: "torch"}.get(type(state), "number")
+        # Keys with dots in them may give two arrays one name.
+        name = prefix if prefix not in tensors else f"{prefix}#{len(tensors)}"
+        tensors[name] = _tensor_of(prefix, state)
+        return {kind: name}
+    if type(state) is dict and all(isinstance(key, str) for key in state):
         entries = {
             key: split_arrays(f"{prefix}.{key}", value, tensors) for key, value in state.items()
         }
         return {"dict": entries}
-    # The three kinds are told apart by these keys, so a state that happens to be a dict with a key
-    # "tensor" is not mistaken for an array.
-    return {"value": state}
+    if type(state) is deque:
+        return {"deque": split_arrays(prefix, list(state), tensors), "longest": state.maxlen}
+    for kind, made in DICTS.items():
+        if type(state) is made:
+            pairs = [list(pair) for pair in state.items()]
+            return {kind: split_arrays(prefix, pairs, tensors)}
+    if type(state) is list and _is_plain(state):
+        return {"value": state}
+    for kind, made in CONTAINERS.items():
+        if type(state) is made:
+            parts = [split_arrays(f"{prefix}.{i}", part, tensors) for i, part in enumerate(state)]
+            return {kind: parts}
+    raise ValueError(
+        f"{prefix}: {brief(state)} of type {type(state).__name__} cannot be stored in a "
+        "checkpoint; numbers, texts, arrays, and lists, tuples, sets and dicts of them can"
+    )
 
 
 def join_arrays(state: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Any:
     """The slot's state that `split_arrays` took apart, with arrays of its own."""
-    if "tensor" in state:
-        # A copy, since the tensors are views of the file.
-        return tensors[state["tensor"]].numpy().copy()
-    if "dict" in state:
-        return {key: join_arrays(value, tensors) for key, value in state["dict"].items()}
-    return state["value"]
+    kind = next(iter(state))
+    value = state[kind]
+    if kind == "dict":
+        return {key: join_arrays(entry, tensors) for key, entry in value.items()}
+    if kind in DICTS:
+        return DICTS[kind](dict(join_arrays(value, tensors)))
+    if kind == "deque":
+        return deque(join_arrays(value, tensors), state["longest"])
+    if kind in CONTAINERS:
+        return CONTAINERS[kind]([join_arrays(part, tensors) for part in value])
+    if kind == "texts":
+        return np.array(value, dtype=state["dtype"])
+    if kind == "torch":
+        return tensors[value].clone()
+    if kind in ("tensor", "number"):
+        # A copy, since the tensors are views of the file. An array without a shape is a number.
+        array = tensors[value].numpy().copy()
+        return array[()] if kind == "number" else array
+    return value
+
+
+def _tensor_of(name: str, array: Any) -> torch.Tensor:
+    """An array or a number of NumPy as a tensor; ValueError for one of objects."""
+    if isinstance(array, torch.Tensor):
+        return array.detach().cpu().contiguous()
+    try:
+        return torch.from_numpy(np.array(array))
+    except TypeError:
+        raise ValueError(
+            f"{name}: an array of {array.dtype} cannot be stored in a checkpoint; arrays of "
+            "numbers and of texts can"
+        ) from None
+
+
+def _is_plain(state: Any) -> bool:
+    """Whether a state is made of lists, texts and numbers alone, as JSON holds them."""
+    if type(state) is list:
+        return all(map(_is_plain, state))
+    return state is None or isinstance(state, bool | int | float | str)

@@ -460,11 +460,11 @@ class Scheduler(Slot):
 
     # What it has learnt: the network, the moving average of the gains, the round that waits for its
     # reward, and what the latest call measured.
-    learner: Learner | None = state_field()
+    learner: Learner | None = state_field(saved=False)  # made in the first round
     average: tuple[float, float] = state_field(lambda: (0.0, 1.0))
     pending: dict | None = state_field()
-    measured: dict = state_field(dict)
-    measured_in: int = state_field(int)  # the round of that call
+    measured: dict = state_field(dict, saved=False)
+    measured_in: int = state_field(int, saved=False)  # the round of that call
 
     reads_verdict = False
 
@@ -545,23 +545,18 @@ class Scheduler(Slot):
 
     def state_dict(self) -> dict[str, Any]:
         """Network, optimizer, moving average, and the round that waits for its reward."""
-        if self.learner is None:
-            return {}
-        state = {"learner": self.learner.state_dict(), "average": list(self.average)}
-        return state if self.pending is None else {**state, "pending": self.pending}
+        learner = {} if self.learner is None else self.learner.state_dict()
+        return {**super().state_dict(), "learner": learner}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned."""
+        super().load_state_dict(state)
         self.learner = None
-        self.average = (0.0, 1.0)
-        self.pending = None
         self.measured = {}
-        if state:
+        if state["learner"]:
             # Its weights are replaced at once, so any seed will do.
             self.learner = self._new_learner(0)
             self.learner.load_state_dict(state["learner"])
-            self.average = tuple(state["average"])
-            self.pending = state.get("pending")
 
     def _new_learner(self, seed: int) -> Learner:
         return Learner(seed, self.width, self.depth, self.learning_rate, self.optimizer)

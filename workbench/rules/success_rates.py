@@ -182,15 +182,16 @@ class SuccessRates(Slot):
             self.learner.observe(rollouts, context)
 
     def state_dict(self) -> dict[str, Any]:
-        """The memory as JSON values and NumPy arrays."""
+        """The memory."""
         memory = {} if self.learner is None else self.learner.state_dict()
-        return {"kind": self.kind, **memory}
+        return {**super().state_dict(), "kind": self.kind, "memory": memory}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set the memory."""
+        super().load_state_dict(state)
         self.asked = {}
         if self.learner is not None:
-            self.learner.load_state_dict(state)
+            self.learner.load_state_dict(state["memory"])
 
 
 class History:
@@ -349,8 +350,7 @@ class Predictor:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned."""
-        self.asked = {}
-        self.known = {name: value for name, value in state.items() if name != "kind"}
+        self.known = dict(state)
 
 
 @dataclass

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -91,6 +93,7 @@ def _check(who: str, slot: str, method: Method) -> None:
         if json.dumps(describe([table, finished])) != before:
             raise ValueError(f"{who}: it changes the rollouts that it is given; work on a copy")
         other = _resumed(who, one)
+        _check_memory(who, one.slots()[slot], other.slots()[slot])
     if _saved(who, one.clone())[0] != unlearnt:
         raise ValueError(f"{who}: a clone remembers what the value has learnt; keep it in __init__")
 
@@ -250,10 +253,57 @@ def _saved(who: str, method: Method) -> tuple[str, Any]:
         plain = json.dumps(checkpoints.split_arrays("", method.state_dict(), tensors))
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{who}: state_dict() must hold JSON values and NumPy arrays alone ({error})"
+            f"{who}: a checkpoint cannot store what state_dict() returns ({error})"
         ) from None
     text = plain + json.dumps({name: tensor.tolist() for name, tensor in tensors.items()})
     return text, checkpoints.join_arrays(json.loads(plain), tensors)
+
+
+def _check_memory(who: str, value: Any, resumed: Any) -> None:
+    """ValueError where a value remembers what it has lost once its state went through a checkpoint.
+
+    Decisions may show that only many rounds later.
+    """
+    before, after = _memory(value), _memory(resumed)
+    for name in sorted(before.keys() | after.keys()):
+        if _text(before.get(name)) != _text(after.get(name)):
+            raise ValueError(
+                f"{who}: {name} is lost when its state goes through a checkpoint; it belongs into "
+                "state_dict(), or is a state_field(saved=False) where it is of one round alone"
+            )
+
+
+def _memory(value: Any) -> dict[str, Any]:
+    """What an object holds, name to value, without what is declared to be of one round."""
+    declared = fields(value) if is_dataclass(value) else ()
+    of_round = {each.name for each in declared if each.metadata.get("saved") is False}
+    # What is worked out when it is first asked for can be worked out again.
+    return {
+        name: held
+        for name, held in getattr(value, "__dict__", {}).items()
+        if name not in of_round
+        and not isinstance(getattr(type(value), name, None), cached_property)
+    }
+
+
+def _text(value: Any) -> str:
+    """A value as text, equal for equal values."""
+    # Numbers and texts of NumPy that are Python's as well come back as Python's.
+    if isinstance(value, str | float):
+        return repr(str(value) if isinstance(value, str) else float(value))
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{value.dtype}{value.tolist()}"
+    if isinstance(value, np.random.Generator):
+        return str(value.bit_generator.state)
+    if isinstance(value, dict):
+        return str([(type(value), _text(key), _text(entry)) for key, entry in value.items()])
+    if isinstance(value, set | frozenset):
+        return str(sorted(map(_text, value)))
+    if isinstance(value, list | tuple | deque):
+        return f"{type(value)}{[_text(part) for part in value]}"
+    if hasattr(value, "__dict__") and not callable(value):
+        return f"{type(value)}{_text(_memory(value))}"
+    return repr(value)
 
 
 def _resumed(who: str, method: Method) -> Method:
