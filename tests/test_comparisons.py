@@ -1,9 +1,12 @@
 """Arms side by side: budgets interpolated by hand, and real records of two methods."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 from conftest import small_lab
+from typer.testing import CliRunner
 from written_records import evaluation, write
 
 import workbench as wb
@@ -17,9 +20,11 @@ from papers.tables import (
     percent_saved,
     seed_means,
 )
+from workbench.__main__ import main
 from workbench.analysis import comparisons
 from workbench.analysis.curves import Curve
 from workbench.analysis.runs import load_all
+from workbench.records import RecordError, RecordWarning
 
 # Accuracy .5 before training, and .5 or 1 after two rounds.
 FLAT = ((0, 0.5), (2, 0.5))
@@ -45,6 +50,48 @@ def test_equal_budgets_and_paired_differences(tmp_path):
     assert np.isnan(table.loc["a", "difference"])
     half = comparisons.at_budget(groups, "rollouts", 10, baseline="a")
     assert half.loc["b", "mean"] == 0.75, "10 of its 20 rollouts are half of the way from .5 to 1"
+
+
+DAMAGE = {
+    "manifest": lambda record: (record / "manifest.json").write_text("{"),
+    "journal": lambda record: (record / "journal.jsonl").unlink(),
+    "a line": lambda record: edit(record / "journal.jsonl", b'"round"', b'"ruond"'),
+    "a cut": lambda record: cut(record / "journal.jsonl"),
+}
+
+
+def edit(path, old, new):
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1))
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:40])
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_run_of_many_is_named_and_the_others_are_compared(kind, tmp_path):
+    two_arms(tmp_path, seeds=range(6))
+    DAMAGE[kind](tmp_path / "b" / "seed-3")
+    with pytest.warns(RecordWarning, match=r"seed-3 is left out, and the other 11 runs") as said:
+        groups = load_all(tmp_path)
+    assert len(said) == 1 and "b/seed-3" in str(said[0].message)
+    assert {label: len(group) for label, group in groups.items()} == {"a": 6, "b": 5}
+    table = comparisons.at_budget(groups, "rollouts", baseline="a")
+    assert table.loc["b", ["pairs", "difference"]].tolist() == [5, 0.5]
+    # The command does the same, and says so.
+    done = CliRunner().invoke(main, ["compare", str(tmp_path), "--x", "rollouts", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["labels"]["b"]["n"] == 5
+
+
+def test_of_damaged_runs_alone_the_first_is_named(tmp_path):
+    two_arms(tmp_path, seeds=[0])
+    for label in "ab":
+        DAMAGE["manifest"](tmp_path / label / "seed-0")
+    with pytest.raises(RecordError, match="seed-0/manifest"):
+        load_all(tmp_path)
 
 
 def test_a_gain_is_not_taken_beyond_the_last_evaluation(tmp_path):

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -123,6 +124,37 @@ def test_a_finished_run_is_skipped_and_a_failed_one_made_again(two_starts):
     assert len(lines) == 2 and lines[1].startswith("[3/3] diverges/seed-0: failed")
     same = ["run", "status", "seconds", "accuracy"]
     pd.testing.assert_frame_equal(frame[same].head(2), starts[0][0][same].head(2))
+
+
+def flip_in_table(record, name="rounds-*.parquet"):
+    """Turn a bit of a packed record round."""
+    (path,) = record.glob(name)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def test_a_run_that_was_damaged_is_made_again_and_what_is_left_of_it_is_kept(two_starts, tmp_path):
+    out, _ = two_starts
+    shutil.copytree(out, tmp_path / "out")
+    grid = write_grid(tmp_path, CASES[:2])
+    before = wb.load(tmp_path / "out/grpo/seed-0").rounds
+    flip_in_table(tmp_path / "out/grpo/seed-0")
+    lines = []
+    frame = sweep(grid, out=tmp_path / "out", jobs=1, report=lines.append)
+    assert frame["status"].tolist() == ["done", "done"]
+    assert "rounds-" in lines[0] and "grpo/seed-0 is made again" in lines[0]
+    assert any(line.endswith("1 of 2 runs done before, 1 to make, 1 at a time") for line in lines)
+    again = wb.load(tmp_path / "out/grpo/seed-0", strict=True).rounds
+    same = [column for column in again if not column.startswith("seconds")]
+    pd.testing.assert_frame_equal(again[same], before[same])
+    (left,) = (tmp_path / "out/grpo").glob(".seed-0-damaged-*")
+    assert (left / "shelf.json").exists()
+    # A third start finds nothing to do, and nobody takes what is left for a run.
+    lines.clear()
+    sweep(grid, out=tmp_path / "out", jobs=1, report=lines.append)
+    assert lines == []
+    assert len(wb.records.record_paths(tmp_path / "out")) == len(wb.records.record_paths(out))
 
 
 def test_a_complete_record_without_an_outcome_is_taken_as_it_is(two_starts, tmp_path):

@@ -100,6 +100,24 @@ def test_a_trial_that_is_killed_goes_on_by_the_same_call_and_ends_the_same(whole
 
 
 @pytest.mark.long
+def test_a_run_of_a_trial_that_was_damaged_is_named_and_made_again(whole, tmp_path):
+    out, said = whole
+    again = tmp_path / "apart" / "again"
+    shutil.copytree(out, again)
+    record = again / "runs" / "EverySecond" / "seed-1"
+    (table,) = record.glob("evals-*.parquet")
+    content = bytearray(table.read_bytes())
+    content[len(content) // 2] ^= 1
+    table.write_bytes(bytes(content))
+    second = script(again)
+    assert second[-1] == said[-1]
+    assert sum("done in" in line for line in second) == 1
+    assert any("evals-" in line and "EverySecond/seed-1 is made again" in line for line in second)
+    ours, theirs = (wb.load(place / "runs/EverySecond/seed-1").rounds for place in (again, out))
+    pd.testing.assert_frame_equal(timeless(ours), timeless(theirs), check_exact=True)
+
+
+@pytest.mark.long
 def test_a_cell_of_a_notebook_is_interrupted_and_run_again(whole, tmp_path):
     """By the button, while workers run: the kernel lives, and the same cell goes on to the end."""
     _, said = whole

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from workbench.records import Record, record_paths
+from workbench.records import Record, RecordError, RecordWarning, damage_of, record_paths
 from workbench.utils.labels import from_folder
 
 Arms = Mapping[str, Sequence[Record]]
@@ -48,15 +49,32 @@ def load_all(*paths: Any) -> dict[str, list[Record]]:
     ------
     ValueError
         For a path without any record.
+    RecordError
+        Where all records are damaged, or the only one cannot be read.
+
+    Warns
+    -----
+    RecordWarning
+        Of several records the damaged ones are left out and named.
     """
-    records: dict[Path, Record] = {}
+    places: dict[Path, Path] = {}
     for path in map(Path, paths):
         found = record_paths(path)
         if not found:
             raise ValueError(f"path={str(path)!r}: no record there, nor in its folders")
         # By its real path, so that overlapping arguments give a record once.
-        records |= {each.resolve(): Record(each) for each in found}
-    return labelled(records.values())
+        places |= {each.resolve(): each for each in found}
+    if len(places) == 1:
+        return labelled(map(Record, places.values()))
+    damage = {each: damage_of(each) for each in places.values()}
+    whole = [each for each, reason in damage.items() if not reason]
+    if not whole:
+        raise RecordError(next(iter(damage.values())))
+    for each, reason in damage.items():
+        if reason:
+            text = f"{reason}; {each} is left out, and the other {len(whole)} runs are read"
+            warnings.warn(text, RecordWarning, stacklevel=2)
+    return labelled(map(Record, whole))
 
 
 def labelled(records: Record | Iterable[Record]) -> dict[str, list[Record]]:

@@ -288,6 +288,17 @@ class Record:
         return value, problems
 
 
+def damage_of(path: Any) -> str:
+    """What is damaged of the record at `path`, in one line; nothing where it is whole."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RecordWarning)
+            problems = Record(path).problems()
+    except RecordError as error:
+        return str(error)
+    return problems[0] if problems else ""
+
+
 def _hint(path: Path) -> str:
     """The end of a message that tells of records below a path, such as the seeds of a method."""
     # Not deeper, since a wrong path may have a whole disk below it.

@@ -12,6 +12,7 @@ import json
 import os
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from filelock import FileLock
 
 from workbench import config
 from workbench.labs import Lab
-from workbench.records import exists, load, pack
+from workbench.records import damage_of, exists, load, pack
 from workbench.records.files import make_directory, read_ordinary, replacing
 from workbench.rules.scheduler import FEATURES
 from workbench.run import ARGUMENTS, Run
@@ -118,6 +119,24 @@ class Case:
         if self.notebook:
             return (self.logs / "notebook.ipynb").exists()
         return exists(self.record)
+
+    def set_aside(self, report: Callable[[str], Any]) -> None:
+        """Move a record that is damaged out of the way, so that the run is made again.
+
+        The reason is reported. ValueError for one on a shelf with the records of other runs.
+        """
+        damage = damage_of(self.record) if self.finished and not self.notebook else ""
+        if not damage:
+            return
+        if not self.record.is_dir():
+            raise ValueError(
+                f"{damage}; {self.name} is packed together with other runs, so it is not made "
+                "again: bring back a copy of these files, or name another directory"
+            )
+        # Names that begin with a dot are not looked at by whoever looks for records.
+        aside = self.record.with_name(f".{self.record.name}-damaged-{time.time_ns()}")
+        self.record.rename(aside)
+        report(f"{damage}; {self.name} is made again, and what is left of it is in {aside}")
 
     def make(self) -> dict[str, Any]:
         """Make the run, or go on with it; returns what came of it, for the table of the sweep."""

@@ -387,6 +387,8 @@ def sweep(
         # What is done is looked up under the lock, since another sweep may have made runs until
         # now.
         _check_same_runs(out, cases)
+        for case in cases:
+            case.set_aside(report)
         todo = [case for case in cases if not case.finished]
         if todo and todo[0].notebook is not None:
             report(f"runs the code of the notebook {os.path.relpath(todo[0].notebook)}")

@@ -31,7 +31,7 @@ import pandas as pd
 from workbench.analysis.curves import Curve, each, read
 from workbench.analysis.sequential import ALPHA
 from workbench.labs import Lab
-from workbench.records import Record, load
+from workbench.records import Record, damage_of, load
 from workbench.records.files import read_ordinary, replacing
 from workbench.records.tables import reading
 from workbench.trials import engine, tuning
@@ -324,7 +324,10 @@ class Trial:
                 return
             text, left = state.progress()
             self._report_line(f"{text}; {self._time(left)}")
-            work_off([self.case(run) for run in runs])
+            cases = [self.case(run) for run in runs]
+            for case in cases:
+                case.set_aside(self._report_line)
+            work_off(cases)
             if compares:
                 self._report_line(str(self))
                 self._redraw()
@@ -398,6 +401,9 @@ class Trial:
                 continue
             # The fingerprint is that of method, lab, seed and all settings.
             if made.outcome["fingerprint"] == case.fingerprint():
+                # One that is damaged is as good as not made.
+                if made.finished and damage_of(made.record):
+                    continue
                 return made
             if folder == self.out:
                 raise ValueError(
