@@ -34,8 +34,8 @@ PYTEST = -m pytest -p no:benchmark
 IN_PARALLEL = $(HERE) $(ALONE) $(BIN)/python $(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart smollm2 lab check test test-long test-pythons test-browser docs sweep soak bench lint lock clean \
-  test-gpu gpu-first-run test-unsloth test-vllm test-verl test-trl-latest test-environments
+.PHONY: help setup quickstart smollm2 lab check test test-notebooks test-long test-pythons test-browser docs sweep soak bench lint lock clean \
+  test-gpu gpu-first-run test-unsloth test-vllm test-verl test-trl-latest test-environments test-newest
 
 help:
 	@sed -n 's/^\([a-z][a-z0-9 -]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -151,16 +151,30 @@ gpu-first-run: ## a first run on a GPU in pieces of nine minutes, records in dat
 # trl-latest: the newest TRL that the trainer works with, among the pins of constraints.txt. `make test` has the oldest.
 # environments: the package verifiers and its forty dependencies, for `problems.environment` alone. `make test` runs the
 #   same tests with a stand-in.
+# newest: what somebody gets who installs without our pins, the newest version of everything but PyTorch.
 TRL_LATEST := 1.16.0
 INSTALL_unsloth := --no-deps -r constraints-unsloth.txt -e .
 INSTALL_vllm := --no-deps -r constraints-vllm.txt -e .
 INSTALL_verl := -c constraints-verl.txt -e . verl TransferQueue cachetools fastapi uvicorn pytest hypothesis pyyaml
 INSTALL_trl-latest := -c .venv-trl-latest/constraints.txt -e .[trl,lora,tests]
+INSTALL_newest := -e .[notebooks,lora,data,trl,tests,docs]
 INSTALL_environments := -c constraints-environments.txt -e .[environments,tests]
 OPTIONS_verl := -W ignore::UserWarning
 
 test-unsloth test-vllm test-verl test-trl-latest test-environments: test-%: .venv-%/.setup-stamp ## tests of a package that needs an environment of its own
 	@$(ONE_THREAD) HF_HUB_OFFLINE=1 .venv-$*/bin/python $(PYTEST) $(OPTIONS_$*) $(wildcard tests/test_$(subst -latest,*,$*).py) $(PYTEST_ARGS)
+
+test-newest: .venv-newest/.setup-stamp ## the quick tests, the notebooks and README with the newest versions, without pins
+	@.venv-newest/bin/python -m pip list $(PIP_OPTIONS) --format freeze >.venv-newest/versions.txt
+	@echo 'versions in .venv-newest/versions.txt'
+	@status=0; \
+	$(MAKE) --no-print-directory -o setup check VENV=.venv-newest || status=1; \
+	$(MAKE) --no-print-directory -o setup test-notebooks VENV=.venv-newest || status=1; \
+	.ci/follow-readme --environment .venv-newest --skip '^(make|git|cd|pip|python -m pip)' || status=1; \
+	exit $$status
+
+test-notebooks: setup ## all notebooks run and compared with what they show
+	@$(IN_PARALLEL) --nbval --nbval-current-env --nbval-cell-timeout 600 $(NOTEBOOKS) $(PYTEST_ARGS)
 
 # What is installed follows from this file as well: what it asks for is written down where it has changed.
 .PRECIOUS: .venv-%/.setup-stamp build/options-%

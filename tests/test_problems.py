@@ -1,12 +1,14 @@
 """Problems: what the families make, how pools and streams are drawn, and what is refused."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import workbench as wb
 from examples.base_model.corpus import solution
 from workbench.config import pool as from_config
 from workbench.datasets import chains
@@ -68,6 +70,47 @@ def test_stream_never_gives_a_held_out_problem():
     drawn, _ = arithmetic().draw(2000, 0, seed=5)
     assert not held_out & set(ids(drawn))
     assert len(set(ids(drawn))) == 2000
+
+
+def numbered_pool(n):
+    rows = [{"prompt": f"{i}+1=", "answer": str(i + 1)} for i in range(n)]
+    return wb.problems.from_rows(rows)
+
+
+def test_a_slice_of_a_pool_is_a_pool_that_a_lab_takes():
+    pool = numbered_pool(12)
+    part = pool[:8]
+    assert isinstance(part, wb.problems.Pool) and len(part) == 8
+    assert part.checked_for == pool.checked_for == "Math"
+    assert part[0] is pool[0] and part[-1] is pool[7]
+    lab = replace(wb.labs.tiny(held_out=0), problems=part, held_out=pool[8:])
+    assert lab.problems is part
+    with pytest.raises(ValueError, match="at least one problem"):
+        pool[:0]
+
+
+@given(st.integers(2, 40), st.data())
+def test_a_pool_is_split_in_two_whatever_the_order_of_its_rows(n, data):
+    pool = numbered_pool(n)
+    wanted = data.draw(st.integers(1, n - 1))
+    train, held_out = pool.split(wanted, seed=3)
+    assert len(held_out) == wanted
+    assert {p.id for p in train} | {p.id for p in held_out} == {p.id for p in pool}
+    shuffled = wb.problems.Pool(data.draw(st.permutations(list(pool))))
+    again = shuffled.split(wanted, seed=3)
+    assert {p.id for p in again[1]} == {p.id for p in held_out}
+    # A larger part holds the smaller one.
+    if wanted + 1 < n:
+        assert {p.id for p in held_out} < {p.id for p in pool.split(wanted + 1, seed=3)[1]}
+
+
+def test_a_share_is_split_off_and_what_leaves_nothing_is_refused():
+    pool = numbered_pool(10)
+    assert [len(part) for part in pool.split(0.25)] == [8, 2]
+    assert pool.split(5)[1].digest != pool.split(5, seed=1)[1].digest
+    for wrong in (0, 10, 11, 2.5, 0.01, 0.99, -1, True, "3"):
+        with pytest.raises(ValueError, match="held_out="):
+            pool.split(wrong)
 
 
 def test_pools_are_deterministic_by_seed():

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from workbench.utils.html import card
-from workbench.utils.seeding import generator
-from workbench.utils.validation import brief, whole_number
+from workbench.utils.seeding import derive, generator
+from workbench.utils.validation import brief, positive_number, whole_number
 
 SPLITS = ("train", "heldout")
 HELD_OUT_SHARE = 0.2  # of all generated problems, by a hash of their text
@@ -103,7 +103,54 @@ class Pool(Sequence):
         return len(self.problems)
 
     def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self._part(self.problems[index])
         return self.problems[index]
+
+    def split(self, held_out: float, seed: int = 0) -> tuple[Pool, Pool]:
+        """The pool in two: problems to train on, and problems to hold out.
+
+        Parameters
+        ----------
+        held_out : int or float
+            How many problems are held out, or which share of them, below 1.
+        seed : int
+            A problem's place follows from it and from the problem's id alone, so a problem stays
+            where it is when rows are sorted anew.
+
+        Returns
+        -------
+        train, held_out : Pool
+
+        Raises
+        ------
+        ValueError
+            Where one of the two would be empty.
+
+        Examples
+        --------
+        >>> pool = Pool([Problem(f"p{i}", f"{i}+1=", str(i + 1)) for i in range(10)])
+        >>> [len(part) for part in pool.split(3)]
+        [7, 3]
+        """
+        size = len(self)
+        positive_number("held_out", held_out)
+        wanted = round(held_out * size) if held_out < 1 else held_out
+        if not 1 <= wanted < size or wanted != int(wanted):
+            raise ValueError(
+                f"held_out={held_out!r}: a number from 1 to {size - 1}, or a share of the {size} "
+                "problems that leaves some on both sides, is needed"
+            )
+        first = sorted(self.problems, key=lambda problem: derive(seed, "split", problem.id))
+        apart = {problem.id for problem in first[: int(wanted)]}
+        return (
+            self._part(problem for problem in self.problems if problem.id not in apart),
+            self._part(problem for problem in self.problems if problem.id in apart),
+        )
+
+    def _part(self, problems: Iterable[Problem]) -> Pool:
+        """A pool of some of the problems, whose answers are checked as far as those of all are."""
+        return Pool(problems, checked_for=self.checked_for)
 
     def draw(
         self, n: int, cursor: int = 0, seed: int = 0, exclude: AbstractSet[str] = frozenset()
