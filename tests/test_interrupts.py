@@ -1,6 +1,10 @@
 """An interrupt or an error at any place of a round: everything goes on as if it had not come."""
 
+import os
+import signal
+import time
 import weakref
+from multiprocessing import forkserver, reduction
 
 import pytest
 import torch
@@ -14,6 +18,8 @@ from workbench.policies.transformers import TransformersPolicy
 from workbench.records import Writer
 from workbench.run import _Open
 from workbench.training import Training
+from workbench.trials import engine
+from workbench.trials.cases import Case
 
 SMALL = dict(problems_per_round=2, evaluate_every=2, checkpoint_every=2)
 
@@ -129,6 +135,31 @@ def test_layers_that_are_computed_again_are_let_go_too(tmp_path, monkeypatch):
             held = held_by(run)
     assert stopped.value.__traceback__ is not None
     assert not [each() for each in held if each() is not None]
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_a_process_starts_leaves_everything_in_order(tmp_path, monkeypatch):
+    values = {"method": "grpo", "rounds": 1, "seed": 0}
+    case = Case("run", values, tmp_path / "run", tmp_path / "logs")
+    workers = engine.Processes()
+    send = reduction.sendfds
+
+    def interrupted(*args):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.5)
+        return send(*args)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(reduction, "sendfds", interrupted)
+        workers.start(case)
+    server = forkserver._forkserver._forkserver_pid
+    workers.stop()
+    [(_, process)] = workers.running.values()
+    assert not process.is_alive(), "it is known, and was ended"
+    workers = engine.Processes()
+    workers.start(case)
+    assert forkserver._forkserver._forkserver_pid == server
+    workers.stop()
 
 
 # In a notebook
