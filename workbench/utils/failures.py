@@ -1,9 +1,22 @@
-"""What an error leaves in memory, and how it is given back."""
+"""What errors leave in memory, and how it is given back."""
 
 import gc
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib import import_module
 from types import CodeType, FunctionType, TracebackType
+from typing import Any
+
+
+def import_apart(module: str, name: str) -> Any:
+    """What a module has under a name, imported in a thread of its own.
+
+    vLLM keeps the exception of a package that it did not find. The traceback leads back through all
+    functions that were at work in the thread, and so to the model and the run that they held.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: getattr(import_module(module), name)).result()
 
 
 def release(error: BaseException) -> None:
