@@ -199,6 +199,19 @@ def test_a_fingerprint_stays_when_the_object_is_copied_or_pickled(tmp_path):
     assert fingerprint(mine) == before
 
 
+def test_a_class_of_ones_own_is_left_as_it_is(tmp_path):
+    """Otherwise a trial that goes on in the same kernel takes it for an edited one."""
+    method = "def select(self, rollouts, context):\n        return Selection(np.arange(3))"
+    mine = defined(tmp_path, f"class Mine(Slot):\n    {method}")
+    select = mine.select
+    options = {"lab": wb.labs.tiny(pool=32, held_out=8), "out": tmp_path / "trial", "jobs": 1}
+    before = fingerprint(mine)
+    for _ in range(2):
+        Trial({"mine": mine}, **options)
+    assert mine.select is select
+    assert fingerprint(mine) == before
+
+
 def test_code_without_a_source_is_told_apart_too():
     """As it is in a session that keeps no source."""
 

@@ -253,6 +253,41 @@ def test_activations_are_of_the_size_that_a_backward_pass_keeps(
     assert 0.7 * expected < sum(kept.values()) < 1.4 * expected
 
 
+@pytest.mark.parametrize("rows, length", [(8, 100), (8, 300), (2, 1024)])
+def test_activations_of_packed_rows_are_of_the_size_that_is_counted(rows, length):
+    """Measured as above, with masks for short rows and without any for long ones."""
+    import torch
+    from test_decoding import built
+    from test_packing import rollouts_of
+
+    from workbench.policies import packing
+
+    sizes = {"hidden_size": 64, "num_hidden_layers": 6, "intermediate_size": 176}
+    policy = built("llama", **sizes, num_attention_heads=4, num_key_value_heads=2)
+    assert policy.layout == "packed"
+    rollouts = rollouts_of([0] * rows, [length] * rows)
+    weights = {parameter.data_ptr() for parameter in policy.model.parameters()}
+    kept = {}
+
+    def count(tensor):
+        if tensor.untyped_storage().data_ptr() not in weights:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        policy._states_in("packed", rollouts)
+    parts = estimate(
+        from_config(policy.model.config.to_dict()),
+        lora_rank=0,
+        dtype="float32",
+        max_length=length,
+        micro_tokens=len(packing.pack(rollouts, "cpu").ids),
+        gradient_checkpointing=False,
+        autocast=False,
+    )
+    assert 0.9 * parts["activations"] < sum(kept.values()) < 1.3 * parts["activations"]
+
+
 @given(
     st.integers(1, 4000),
     st.integers(0, 200),

@@ -1,6 +1,7 @@
 """Packed rows against padded ones: the same log-probabilities, losses and gradients."""
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -93,6 +94,29 @@ def test_packed_rows_give_the_same_as_padded_rows(kind):
     assert_same(policy, MIXED, ADVANTAGES, micro_tokens=25)
 
 
+@pytest.mark.parametrize("short", [0, 1, 3])
+@pytest.mark.parametrize("kind", PACKED)
+def test_rows_without_a_mask_give_the_same(kind, short, monkeypatch):
+    """Beyond a length no mask is made, neither for prompts nor for responses."""
+    monkeypatch.setattr(packing, "SHORT", short)
+    family, settings = PACKED[kind]
+    policy = built(family, **settings)
+    assert_same(policy, MIXED, ADVANTAGES)
+    policy.share_prefixes = True
+    assert_same(policy, MIXED, ADVANTAGES)
+
+
+def test_no_mask_grows_with_the_square_of_the_tokens(policy):
+    for length in (1024, 4096):
+        rollouts = rollouts_of([0, 0, 1], [length, length, 3])
+        packed = packing.pack(rollouts, "cpu")
+        tensors = [each for rows in packed.rows for each in vars(rows).values()]
+        numbers = sum(each.numel() for each in tensors if each is not None)
+        assert numbers < 8 * 2 * length
+    tokens = rollouts_of([0, 0, 1], [packing.SHORT + 40, packing.SHORT + 30, 3])
+    assert_same(policy, tokens, np.array([1.0, -1.0, 0.5]))
+
+
 @pytest.mark.parametrize("kind", PADDED)
 def test_other_models_are_padded(kind):
     family, settings = PADDED[kind]
@@ -177,8 +201,9 @@ def test_logits_in_several_chunks_give_the_same(policy, monkeypatch):
         assert torch.allclose(entropies, whole[3], atol=1e-5)
 
 
+@pytest.mark.parametrize("short", [0, 3, packing.SHORT])
 @given(st.data())
-def test_each_distinct_prefix_is_one_packed_token(data):
+def test_each_distinct_prefix_is_one_packed_token(short, data):
     """Every token is predicted from its own text, and none is computed twice."""
     tokens = st.integers(1, 3)
     size = data.draw(st.integers(1, 6))
@@ -190,11 +215,15 @@ def test_each_distinct_prefix_is_one_packed_token(data):
         prompt=Ragged.of(chosen, np.int32),
         response=Ragged.of(responses, np.int32),
     )
-    packed = packing.pack(rollouts, "cpu", share_prefixes=True)
+    with patch.object(packing, "SHORT", short):
+        packed = packing.pack(rollouts, "cpu", share_prefixes=True)
     # What each packed token can see, itself included, in the order of the texts: its own text.
     texts = {}
     for rows in packed.rows:
-        seen = rows.bias[:, 0] == 0
+        size = rows.keys.shape[1]
+        seen = torch.ones(len(rows.keys), size, size).tril() > 0
+        if rows.bias is not None:
+            seen = rows.bias[:, 0] == 0
         for row in range(len(rows.queries)):
             for place, query in enumerate(rows.queries[row].tolist()):
                 visible = rows.keys[row][seen[row, place]]

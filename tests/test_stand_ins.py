@@ -7,6 +7,7 @@ run: `test_vllm.py` and `test_unsloth.py` on a CPU, `test_gpu.py` on a GPU.
 import json
 import os
 import sys
+import weakref
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -24,6 +25,7 @@ from workbench.grpo import grpo_step
 from workbench.labs import shipped
 from workbench.policies import END, GO_ON, Plan, Sampling, checks
 from workbench.problems import arithmetic
+from workbench.utils.failures import import_apart
 
 MODEL = shipped("models/tiny")
 
@@ -40,13 +42,17 @@ class RecordedLLM:
     """Stands in for vllm.LLM: it draws by the tiny model, and keeps what it was asked."""
 
     made: ClassVar[list] = []
+    interrupt = False
 
     def __init__(self, path, **options):
         self.options = options
         self.events = []
         self.adapters = []
+        self.requests = {}
         self.policy = tiny_policy()
         self.llm_engine = SimpleNamespace(
+            output_processor=SimpleNamespace(request_states=self.requests),
+            abort_request=self.abort,
             remove_lora=lambda number: None,
             is_sleeping=lambda: self.events[-1:] == ["sleep 1"],
             engine_core=SimpleNamespace(shutdown=lambda: self.events.append("shutdown")),
@@ -65,9 +71,14 @@ class RecordedLLM:
         own = self.policy.state_dict()
         self.policy.load_state_dict({key: self.handed.get(key, own[key]) for key in own})
 
+    def abort(self, names, internal):
+        assert internal
+        for name in names:
+            del self.requests[name]
+
     def reset_prefix_cache(self):
         self.events.append("reset")
-        return True
+        return not self.requests
 
     def sleep(self, level):
         self.events.append(f"sleep {level}")
@@ -77,6 +88,11 @@ class RecordedLLM:
 
     def generate(self, inputs, params, use_tqdm, lora_request):
         self.events.append("generate")
+        assert not self.requests
+        if self.interrupt:
+            self.interrupt = False
+            self.requests.update(dict.fromkeys(range(len(inputs))))
+            raise KeyboardInterrupt
         assert all(each.flat_logprobs for each in params)
         if lora_request is not None:
             self.adapters.append(adapter_of(lora_request))
@@ -156,6 +172,73 @@ def test_what_vllm_is_asked_for(vllm):
     assert "hf_overrides" not in llm.options
     assert llm.options["logprobs_mode"] == "processed_logprobs"
     assert "enable_sleep_mode" not in llm.options
+
+
+def test_on_a_large_gpu_graphs_are_recorded_up_to_the_batch_that_is_sent(vllm, monkeypatch):
+    from workbench.policies.vllm import Engine
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    graphs = []
+    for name, size in (("NVIDIA H100", 80), ("NVIDIA A100", 80), ("NVIDIA L40S", 48)):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda name=name: name)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda size=size: (0, size * 2**30))
+        Engine.make(MODEL, device="cuda")
+        graphs.append(vllm[-1].options.get("max_cudagraph_capture_size"))
+    assert graphs == [1024, None, None]
+
+
+@pytest.mark.parametrize("vllm_options", [{"sleeps": True}, {}])
+def test_an_interrupted_engine_goes_on(vllm, vllm_options):
+    policy = tiny_policy(vllm=vllm_options)
+    [llm] = vllm
+    before = policy.generate(PROMPTS, [1] * 6, SAMPLING, 0)
+    llm.interrupt = True
+    with pytest.raises(KeyboardInterrupt):
+        policy.generate(PROMPTS, [1] * 6, SAMPLING, 0)
+    assert llm.requests, "they stay in vLLM"
+    after = policy.generate(PROMPTS, [1] * 6, SAMPLING, 0)
+    assert not llm.requests
+    assert list(after.text) == list(before.text)
+
+
+@pytest.mark.parametrize("temperature", [0, 0.01, 2.0])
+def test_temperatures_that_vllm_takes(vllm, temperature):
+    options = {"engine": "vllm", "device": "cpu", "max_length": 64}
+    sampling = Sampling(temperature=temperature, max_new_tokens=32)
+    wb.labs.transformers(str(MODEL), arithmetic(4), sampling=sampling, **options)
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 0.005, 2.01, 5.0])
+def test_temperatures_that_vllm_does_not_take_are_refused_before_anything_is_loaded(temperature):
+    sampling = Sampling(temperature=temperature, max_new_tokens=32)
+    options = {"engine": "vllm", "device": "cpu", "max_length": 64, "sampling": sampling}
+    with pytest.raises(ValueError, match=rf"^sampling.temperature={temperature:g}: vLLM"):
+        wb.labs.transformers(str(MODEL), arithmetic(4), **options)
+    options.pop("engine")
+    wb.labs.transformers(str(MODEL), arithmetic(4), **options)
+
+
+KEEPING = """
+try:
+    import a_package_that_is_not_there
+except ImportError as error:
+    kept = error
+name = 3
+"""
+
+
+def test_a_module_that_keeps_an_error_does_not_keep_who_imported_it(tmp_path, monkeypatch):
+    (tmp_path / "keeping_an_error.py").write_text(KEEPING)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def caller():
+        held = wb.labs.Sampling()
+        assert import_apart("keeping_an_error", "name") == 3
+        return weakref.ref(held)
+
+    assert caller()() is None
+    with pytest.raises(ModuleNotFoundError):
+        import_apart("a_package_that_is_not_there", "name")
 
 
 def test_an_engine_that_sleeps_wakes_before_it_is_given_weights(vllm):

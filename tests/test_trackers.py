@@ -1,8 +1,12 @@
 """Trackers: TensorBoard's event files read back, objects of one's own, and installed dashboards."""
 
+import importlib
 import math
+import struct
 import sys
+import threading
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -120,12 +124,20 @@ def test_a_package_that_is_missing_comes_with_its_command(package, tmp_path, mon
         Trackers(package, tmp_path)
 
 
-@pytest.mark.parametrize("package", ["wandb", "trackio"])
-def test_a_dashboard_on_this_machine(package, tmp_path, monkeypatch):
-    pytest.importorskip(package, reason=f"{package} is not installed")
+@pytest.fixture(params=["wandb", "trackio"])
+def package(request, tmp_path, monkeypatch):
+    """A dashboard that is installed, and keeps everything in the test's own folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
+    # trackio reads it when it is imported.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "trackio"]:
+        monkeypatch.delitem(sys.modules, name)
+    pytest.importorskip(request.param, reason=f"{request.param} is not installed")
+    return request.param
+
+
+def test_a_dashboard_on_this_machine(package, tmp_path):
     trackers = Trackers(package, tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
@@ -136,6 +148,78 @@ def test_a_dashboard_on_this_machine(package, tmp_path, monkeypatch):
             trackers.finish()
     assert trackers.members
     assert any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def rows_of(package, folder):
+    """What each run of a dashboard has of the column `reward`, by the name of the run."""
+    if package == "trackio":
+        from trackio.sqlite_storage import SQLiteStorage as Storage
+
+        runs = {name: Storage.get_logs("workbench", name) for name in Storage.get_runs("workbench")}
+        return {name: [row["reward"] for row in rows] for name, rows in runs.items()}
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found = {}
+    for path in folder.glob("offline-run-*/*.wandb"):
+        rows = []
+        for data in wandb_records(path.read_bytes()):
+            record = Record.FromString(data)
+            if record.run.run_id:
+                found[record.run.run_id] = rows
+            for item in record.history.item:
+                if item.key == "reward" or list(item.nested_key) == ["reward"]:
+                    rows.append(float(item.value_json))
+    return found
+
+
+def wandb_records(data):
+    """The records of an offline file: in blocks of 32 KiB, each piece with a length and a kind."""
+    place, record = 7, b""
+    while place + 7 <= len(data):
+        left = 2**15 - place % 2**15
+        if left < 7:
+            place += left
+            continue
+        length, kind = struct.unpack("<HB", data[place + 4 : place + 7])
+        record += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last piece
+            yield record
+            record = b""
+
+
+def test_each_row_goes_to_its_own_run_and_no_other_run_is_closed(package, tmp_path):
+    dashboard = importlib.import_module(package)
+    mine = dashboard.init(project="workbench", name="mine")
+    dashboard.log({"reward": 100.0})
+    trackers = [Trackers(package, tmp_path) for _ in range(3)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        # Two in turns, a third in another thread, and one more that is only opened and closed.
+        for seed, each in enumerate(trackers):
+            each.start({"method": {"name": "turns"}, "seed": seed})
+        Trackers(package, tmp_path).finish()
+        for number in (1, 2):
+            for seed, each in enumerate(trackers[:2]):
+                each.log({"reward": 10.0 * seed + number}, number)
+            dashboard.log({"reward": 100.0 + number})
+        thread = threading.Thread(target=trackers[2].log, args=({"reward": 21.0}, 1))
+        thread.start()
+        thread.join()
+        for each in (trackers[1], trackers[0], trackers[2]):
+            each.finish()
+            dashboard.log({"reward": 103.0})
+        dashboard.finish()
+    assert all(each.members for each in trackers)
+    if package == "wandb":
+        rows = rows_of(package, Path(mine.settings.sync_dir).parent)
+        own = rows[mine.id]
+    else:
+        rows = rows_of(package, tmp_path)
+        own = rows["mine"]
+    assert own == [100.0, 101.0, 102.0, 103.0, 103.0, 103.0]
+    turns = [rows[name] for name in sorted(rows) if name.startswith("turns")]
+    assert turns == [[1.0, 2.0], [11.0, 12.0], [21.0]]
 
 
 def test_numbers_of_numpy_are_shown_too():

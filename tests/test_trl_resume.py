@@ -1,9 +1,14 @@
 """Checkpoints of the TRL trainer: a resumed run is the uninterrupted one, to the last bit."""
 
+import gc
+import pkgutil
+import weakref
+
 import pytest
 
 pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-rlvr[trl]'")
 
+import trl
 from peft import LoraConfig
 from small_methods import small
 from trl_cases import dataset, logged, same, trained, trainer, weights
@@ -227,3 +232,124 @@ def test_what_was_learnt_is_written_before_trl_s_own_files(tmp_path, monkeypatch
         Driver(small("grpo"), seed=1).load(tmp_path / "checkpoint-1")
     with pytest.raises(ValueError, match="step"):
         Driver(small("grpo"), seed=42).load(tmp_path / "checkpoint-1", step=2)
+
+
+# An interrupt, and then the same trainer again
+
+STOPPING = {
+    "sampling": ("transformers.GenerationMixin.generate", 1),
+    "judging": ("trl.GRPOTrainer._calculate_rewards", 1),
+    "choosing": ("workbench.adapters.Driver.play", 1),
+    "dealing": ("workbench.trl.GRPOTrainer.micro_batches", 1),
+    "forward": ("trl.GRPOTrainer._compute_loss", 2),
+    "backward": ("accelerate.Accelerator.backward", 1),
+    "between": ("trl.GRPOTrainer.training_step", 1),
+    "learning": ("workbench.adapters.Driver.learn", 1),
+    "stepping": ("torch.optim.AdamW.step", 1),
+    "saving": ("transformers.Trainer.save_model", 1),
+    "saving the state": ("transformers.Trainer._save_rng_state", 1),
+}
+
+
+def stop_in_round(patch, begun, place, number, is_done):
+    """Have a function raise at a call of it in a round, before its work or after it.
+
+    `begun` is a trainer with a method, or a list with an entry for each round that has begun.
+    """
+    path, call = STOPPING[place]
+    owner, _, name = path.rpartition(".")
+    owner = pkgutil.resolve_name(owner)
+    function = getattr(owner, name)
+    calls = []
+
+    def raising(*args, **options):
+        if (len(begun) if isinstance(begun, list) else begun.driver.round) < number:
+            return function(*args, **options)
+        calls.append(name)
+        if len(calls) != call:
+            return function(*args, **options)
+        if is_done:
+            function(*args, **options)
+        raise KeyboardInterrupt
+
+    patch.setattr(owner, name, raising)
+
+
+OFTEN = {
+    "data": dataset(16),
+    "max_completion_length": 12,
+    "max_steps": 6,
+    "save_strategy": "steps",
+    "save_steps": 2,  # the steps of a round
+    "num_iterations": 2,
+    "gradient_accumulation_steps": 2,
+    "steps_per_generation": 2,
+}
+METHOD = REMEMBERING["known"].but(allocator=allocators.Uniform(4))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return trained(trainer(tmp_path_factory.mktemp("whole"), METHOD, **OFTEN))
+
+
+@pytest.mark.parametrize(
+    "place, is_done",
+    [*((place, True) for place in STOPPING), ("stepping", False), ("saving", False)],
+)
+def test_the_same_trainer_goes_on_after_an_interrupt(
+    place, is_done, undisturbed, tmp_path, monkeypatch
+):
+    one = trainer(tmp_path, METHOD, **OFTEN)
+    with monkeypatch.context() as patch:
+        stop_in_round(patch, one, place, 2, is_done)
+        with pytest.raises(KeyboardInterrupt):
+            one.train()
+    assert 2 <= one.state.global_step <= 4
+    assert all(weight.grad is None for weight in one.model.parameters())
+    one.train(resume_from_checkpoint=True)
+    assert same(weights(one), weights(undisturbed))
+    assert measured(one, after=4) == measured(undisturbed, after=4)
+
+
+@pytest.mark.parametrize("method", [None, METHOD])
+@pytest.mark.parametrize("place", ["sampling", "forward", "between", "stepping"])
+def test_training_begins_anew_with_a_round_of_its_own(place, method, tmp_path, monkeypatch):
+    one = trainer(tmp_path, method, **OFTEN)
+    sample = trl.GRPOTrainer._generate_and_score_completions
+    begun = []
+
+    def sampling(self, inputs):
+        begun.append((self.state.global_step, self._step))
+        return sample(self, inputs)
+
+    monkeypatch.setattr(trl.GRPOTrainer, "_generate_and_score_completions", sampling)
+    with monkeypatch.context() as patch:
+        stop_in_round(patch, begun, place, 2, False)
+        with pytest.raises(KeyboardInterrupt):
+            one.train()
+    begun.clear()
+    one.train()
+    assert begun == [(0, 0), (2, 4), (4, 8)]
+
+
+def test_an_interrupted_trainer_is_let_go(tmp_path, monkeypatch):
+    one = trainer(tmp_path, METHOD, **OFTEN)
+    with monkeypatch.context() as patch:
+        stop_in_round(patch, [], "backward", 0, True)
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            one.train()
+    held = [weakref.ref(each) for each in (one, one.model, one.optimizer)]
+    del one
+    gc.collect()
+    assert stopped.value.__traceback__ is not None
+    assert not [each() for each in held if each() is not None]
+
+
+def test_without_a_complete_checkpoint_a_resume_says_what_to_do(tmp_path):
+    one = trainer(tmp_path, METHOD, **OFTEN)
+    (tmp_path / "checkpoint-7").mkdir()
+    for given in (True, str(tmp_path / "checkpoint-7")):
+        with pytest.raises(ValueError, match=r"^resume_from_checkpoint=.*complete") as error:
+            one.train(resume_from_checkpoint=given)
+        assert "\n" not in str(error.value)

@@ -28,6 +28,7 @@ from workbench.problems import FAMILIES, arithmetic, chains
 from workbench.slots import OF_COURSES
 from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments
 from workbench.utils.descriptions import compose, describe
+from workbench.utils.failures import import_apart
 from workbench.utils.html import card
 from workbench.utils.names import LABS as LABS
 from workbench.utils.names import SIZES
@@ -40,6 +41,7 @@ from workbench.verifiers.base import check_verifier
 # are far below 1, so that larger rates than this are mistakes.
 LARGEST_LEARNING_RATE = 1000.0
 LearningRate = Annotated[float, partial(number, above=0, high=LARGEST_LEARNING_RATE)]
+VLLM_TEMPERATURES = (0.01, 2.0)  # below vLLM takes 0.01, and above it raises an error
 # What only this package's own sampling loop can give: an engine keeps hidden states to itself.
 OF_OWN_LOOP = frozenset({"growing_states"})
 # What only the weights of a model can give, which a server keeps to itself.
@@ -450,6 +452,7 @@ def transformers(
     # The options of the sampler, None for the trainer's own generation.
     vllm = None
     if config.engine == "vllm":
+        _check_temperature(config.sampling)
         device = checks.check_gpu(device, "engine='vllm'")
         checks.check_vllm(device)
         vllm = {
@@ -519,6 +522,7 @@ def unsloth(
     # Every package is named in one error, before any of them is loaded.
     packages = ["unsloth", "unsloth_zoo", "peft"]
     if config.fast_inference:
+        _check_temperature(config.sampling)
         packages.append("vllm")
     if config.load_in_4bit or config.optimizer_bits == 8:
         packages.append("bitsandbytes")
@@ -528,9 +532,7 @@ def unsloth(
     checks.check_packages(*packages)
 
     def make_policy() -> Policy:
-        from workbench.policies.unsloth import UnslothPolicy
-
-        make = UnslothPolicy.from_pretrained
+        make = import_apart("workbench.policies.unsloth", "UnslothPolicy").from_pretrained
         return make(model, **config.options_of(make, "template") | {"device": device})
 
     optimizer = {"weight_decay": 0.1, "betas": tuple(config.betas)}
@@ -663,10 +665,21 @@ def _check_server(server: Any, config: TransformersConfig) -> None:
     from workbench.policies.served import Server
 
     instance_of("server", server, Server, "Server('http://localhost:8000')")
+    _check_temperature(config.sampling)
     if config.engine != "transformers":
         raise ValueError(f"engine={config.engine!r}: the server samples; leave it out")
     checks.check_hand_over(config.lora or {}, merged=True)
     checks.check_packages("trl", "vllm")
+
+
+def _check_temperature(sampling: Sampling) -> None:
+    """ValueError for what vLLM refuses, or takes for another temperature than the trainer does."""
+    low, high = VLLM_TEMPERATURES
+    if sampling.temperature and not low <= sampling.temperature <= high:
+        raise ValueError(
+            f"sampling.temperature={sampling.temperature:g}: vLLM samples at 0, or from {low:g} to "
+            f"{high:g}; take one of these, or the sampler of transformers"
+        )
 
 
 def _on_model(

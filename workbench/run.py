@@ -16,6 +16,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from workbench.rollouts import NonFinite
 from workbench.slots import NEEDS
 from workbench.training import Training
 from workbench.utils.descriptions import describe, differences
+from workbench.utils.failures import release
 from workbench.utils.html import card
 from workbench.utils.numbers import to_digits
 from workbench.utils.progress import Progress
@@ -370,6 +372,7 @@ class Run:
         process = os.getpid()
         self.lock.rounds = n
         with self.lock:
+            work = None
             try:
                 work = self._open()
                 if self.round < n:
@@ -378,7 +381,8 @@ class Run:
                     # An interrupt may have come between the last round and its evaluation.
                     work.evaluate_last()
                 shown = Progress(self.configured_method.name, self.round, n, progress)
-                with shown:
+                # The caller may leave the loop, at the `yield`, where the round is complete.
+                with suppress(GeneratorExit), shown:
                     while self.round < n:
                         row = work.step()
                         if self.round == n:
@@ -386,19 +390,18 @@ class Run:
                         shown.update(row)
                         _warn(row["warnings"], shown)
                         yield row
-            except GeneratorExit:
-                # The caller leaves the loop, at the `yield`, where the round is complete.
-                raise
-            except BaseException:
-                # After an error, or an interrupt from the keyboard, the next `rounds` starts from
-                # the checkpoint on disk.
-                self._work = None
-                raise
-            finally:
                 # A forked process has a copy of the loop, and the record is not its own.
                 if os.getpid() == process:
-                    if self._work is not None:
-                        self._work.checkpoint()
+                    work.checkpoint()
+            except BaseException as error:
+                # After an error, or an interrupt from the keyboard, the next `rounds` starts from
+                # the checkpoint on disk. What was in memory goes now, also behind the traceback
+                # that a notebook keeps, so that there is room for it.
+                self._work = work = None
+                release(error)
+                raise
+            finally:
+                if os.getpid() == process:
                     self.trackers.finish()
 
     # What is in memory, and the checkpoint on disk

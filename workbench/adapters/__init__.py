@@ -494,6 +494,8 @@ class Driver:
                     f"checkpoint: {path} has another {name} (this run's, the checkpoint's): "
                     f"{'; '.join(different[:3])}"
                 )
+        # Without what an interrupted round has left in slots.
+        self.method = self.method.clone()
         checkpoints.join_slots(self.method, slots, tensors)
         self.round = state["round"]
         self.empty_rounds = state["empty_rounds"]

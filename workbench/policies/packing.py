@@ -29,6 +29,9 @@ NAME = "workbench_packed"  # of the attention function, as transformers knows it
 # Models whose layers hand on further arguments to the attention function, tried in the tests.
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 SHORTEST = 0.5  # responses shorter than this share of the longest are padded apart from it
+# Queries of a row up to which a mask says what they may attend to. It takes at most so many numbers
+# for each key. Longer rows are whole texts, for which kernels of torch need no mask.
+SHORT = 128
 SMALL = 2**14  # queries times keys of a row up to which plain products are the fastest on a CPU
 
 
@@ -42,13 +45,14 @@ class Rows:
         Places of the tokens among the N packed ones; padding repeats place 0.
     keys : (R, S) int64
         Places of what they may attend to.
-    bias : (R, 1, T, S) float32
-        0 where a token attends to another, -inf where it does not.
+    bias : (R, 1, T, S) float32, optional
+        0 where a token attends to another, -inf where it does not. None where queries and keys are
+        the same, and each token attends to those before it.
     """
 
     queries: torch.Tensor
     keys: torch.Tensor
-    bias: torch.Tensor
+    bias: torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -122,12 +126,21 @@ def pack(rollouts: Rollouts, device: Any, share_prefixes: bool = False) -> Packi
     # Each row of queries with the row of keys that it may look at, -1 for padding.
     prompt_places = Ragged(np.arange(start), prompts.offsets).padded(fill=-1)
     own_places = Ragged.of_lengths(paths[own], own.sum(1)).padded(fill=-1)
+    owner = np.full(len(ids), -1)  # the row that computes a token
+    owner[paths[own]] = np.nonzero(own)[0]
     # All prompts are one set of rows. Responses come in sets of like length, since the attention of
     # a set is padded to its longest row. A response looks at its prompt and at itself.
     pairs = [(prompt_places, prompt_places)]
     for part in _of_like_length(own.sum(1)):
         seen = [_trimmed(prompt_places[prompt_of_row[part]]), _trimmed(paths[part])]
-        pairs.append((_trimmed(own_places[part]), np.concatenate(seen, axis=1)))
+        queries, keys = _trimmed(own_places[part]), np.concatenate(seen, axis=1)
+        if queries.shape[1] > SHORT:
+            # The whole text of each row, with padding at its end alone. What the row does not
+            # compute itself is computed once more, and dropped.
+            order = np.argsort(keys < 0, axis=1, kind="stable")
+            keys = _trimmed(np.take_along_axis(keys, order, axis=1))
+            queries = np.where(owner[keys] == part[:, None], keys, -1)
+        pairs.append((queries, keys))
 
     # The inverse of gathering: every packed token is a query exactly once, and this finds it among
     # the padded queries of all sets.
@@ -140,14 +153,17 @@ def pack(rollouts: Rollouts, device: Any, share_prefixes: bool = False) -> Packi
 
     rows = []
     for queries, keys in pairs:
+        # Padding reads token 0. No token attends to it as a key, and as a query it is never read.
+        seen_by = tensor(keys.clip(min=0))
+        if queries.shape[1] > SHORT:
+            rows.append(Rows(seen_by, seen_by, None))
+            continue
         # Keys are of the same text as the query, so an earlier position is all that is asked for.
         allowed = positions[keys][:, None, :] <= positions[queries][:, :, None]
         allowed &= (keys >= 0)[:, None, :]
         bias = torch.zeros(allowed.shape, device=device)
         bias.masked_fill_(~tensor(allowed), -torch.inf)
-        # Padding reads token 0. As a key it is masked by the bias, and as a query it is never read.
-        index = tensor(queries.clip(min=0)), tensor(keys.clip(min=0))
-        rows.append(Rows(*index, bias[:, None]))
+        rows.append(Rows(tensor(queries.clip(min=0)), seen_by, bias[:, None]))
 
     # The prompt's last token predicts the first one of a response, and each token the next.
     last_of_prompt = prompts.offsets[1:][prompt_of_row] - 1
@@ -191,11 +207,12 @@ def attention(
             _gathered(key, rows.keys),
             _gathered(value, rows.keys),
         )
-        bias = rows.bias.to(query.dtype)
-        size = bias.shape[2] * bias.shape[3]
-        if query.device.type == "cpu" and size <= SMALL and not dropout:
+        bias = None if rows.bias is None else rows.bias.to(query.dtype)
+        size = rows.queries.shape[1] * rows.keys.shape[1]
+        if bias is not None and query.device.type == "cpu" and size <= SMALL and not dropout:
             result = _plain_attention(*of_rows, bias, scaling)
         else:
+            # Without a mask each token attends to those before it.
             result, _ = sdpa_attention_forward(
                 module, *of_rows, bias, dropout=dropout, scaling=scaling
             )

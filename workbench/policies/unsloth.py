@@ -325,18 +325,6 @@ class _Draws:
         return torch.as_tensor(is_over, device=input_ids.device)
 
 
-def _sequences() -> int:
-    """Responses that vLLM decodes at once.
-
-    By default Unsloth has far fewer. From 70 GiB on it is vLLM's own number, which vLLM does not
-    take on an A100.
-    """
-    if torch.cuda.is_available() and "A100" not in torch.cuda.get_device_name():
-        if torch.cuda.mem_get_info()[1] >= 70 * 2**30:
-            return 1024
-    return 512
-
-
 def _load(
     source: str, settings: dict[str, Any], fast_inference: bool, on_cpu: bool
 ) -> tuple[Any, Any]:
@@ -351,7 +339,8 @@ def _load(
             "fast_inference": True,
             "max_lora_rank": settings["lora_rank"],
             "gpu_memory_utilization": settings["gpu_memory_utilization"],
-            "max_num_seqs": _sequences(),
+            # By default Unsloth has far fewer. For more than these vLLM records no graphs here.
+            "max_num_seqs": 512,
             # For courses that stop responses; Unsloth would allow none.
             "max_logprobs": LOGPROBS_OF_MARGINS,
         }

@@ -33,9 +33,11 @@ from workbench.policies.checks import RANKS, check_vllm
 from workbench.policies.decoding import LOGPROBS_OF_MARGINS, Samples
 from workbench.policies.merged import merged_weights
 from workbench.rollouts import Ragged
+from workbench.utils.failures import import_apart
 
 # Numbers of adapters. vLLM keeps an adapter by its number, so none is used twice in a process.
 NUMBERS = count(1)
+MANY = 1024  # responses that vLLM decodes at once on a large GPU
 # The engine that was started last, by the arguments of `start`. It stays when no policy uses it any
 # more, so that one run after another finds it running.
 _LATEST: dict[tuple, Engine] = {}
@@ -81,7 +83,6 @@ class Engine:
         self.updates = 0
         self._dtype = llm.model_config.dtype
         self._tempered = llm.model_config.logprobs_mode == "processed_logprobs"
-        self._asleep = False
         self._adapter: Any = None  # the request that names the adapter of the moment
         self._handed: list[torch.Tensor] | None = None  # the adapter's weights as handed over
         self._folder: tempfile.TemporaryDirectory | None = None
@@ -159,8 +160,7 @@ class Engine:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         # Imported here and not at the top: this module is imported without vLLM too, and
         # `check_vllm` has said how to install it.
-        from vllm import LLM
-
+        LLM = import_apart("vllm", "LLM")
         further: dict[str, Any] = {}
         if lora_rank is not None and not merges:
             further["enable_lora"] = True
@@ -169,6 +169,8 @@ class Engine:
         if sleeps:
             further["enable_sleep_mode"] = True
             _allow_sleep()
+        if device != "cpu" and has_many_sequences():
+            further["max_cudagraph_capture_size"] = MANY
         if float32_head:
             further["hf_overrides"] = {"head_dtype": "float32"}
         # vLLM seeds the generator of the whole process.
@@ -214,6 +216,10 @@ class Engine:
     def update(self, model: Any) -> None:
         """Hand over the model's weights, or its LoRA adapter where that has changed."""
         self._wake()
+        # Requests of a call that was interrupted. They would be answered in the next one, and keep
+        # what was computed by older weights.
+        engine = self.llm.llm_engine
+        engine.abort_request(list(engine.output_processor.request_states), internal=True)
         if isinstance(model, PreTrainedModel):
             self._reload(model.state_dict().items())
         else:
@@ -221,6 +227,7 @@ class Engine:
             # The very weights of the adapter that was handed over last.
             if self._handed is not None and all(map(torch.equal, adapter, self._handed)):
                 return
+            self._handed = None  # until all of it has been handed over
             if self.merges:
                 self._reload(merged_weights(model, self._dtype))
             else:
@@ -280,7 +287,6 @@ class Engine:
         """
         if self.sleeps:
             self.llm.sleep(level=1)
-            self._asleep = True
 
     def comparable(self, sampling: Sampling) -> bool:
         """Whether log-probabilities are of the whole tempered distribution, as the trainer's are.
@@ -295,9 +301,8 @@ class Engine:
     def _wake(self) -> None:
         if self.llm is None:
             raise RuntimeError("engine: it was stopped, so a new policy is needed to sample")
-        if self._asleep:
+        if self.sleeps and self.llm.llm_engine.is_sleeping():
             self.llm.wake_up()
-            self._asleep = False
 
     def _reload(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Replace all weights of vLLM's model by those of these names."""
@@ -331,6 +336,16 @@ def _shut_down(llm: Any) -> None:
     if llm.llm_engine.is_sleeping():
         llm.wake_up()
     llm.llm_engine.engine_core.shutdown()
+
+
+def has_many_sequences() -> bool:
+    """Whether vLLM decodes `MANY` responses at once here.
+
+    So it does from 70 GiB on, but for the A100. Graphs it has for at most 512 unless it is told.
+    """
+    if not torch.cuda.is_available() or "A100" in torch.cuda.get_device_name():
+        return False
+    return torch.cuda.mem_get_info()[1] >= 70 * 2**30
 
 
 def _allow_sleep() -> None:

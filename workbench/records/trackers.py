@@ -21,6 +21,7 @@ import importlib
 import json
 import warnings
 from collections.abc import Mapping
+from contextvars import Context
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -82,7 +83,8 @@ class Dashboard:
 
     The runs are in the project `workbench`. A resumed run goes on in the same run there, which the
     record's manifest identifies. Both keep everything on this machine if they are told so: wandb by
-    WANDB_MODE=offline, trackio unless a space is named.
+    WANDB_MODE=offline, trackio unless a space is named. Other runs that are open in this process,
+    also those of your own `wandb.init()`, go on beside it.
 
     Parameters
     ----------
@@ -92,6 +94,7 @@ class Dashboard:
     def __init__(self, package: str) -> None:
         self.name = package
         self.package = _load(package)
+        self.run: Any = None
 
     def start(self, manifest: Mapping[str, Any]) -> None:
         """Open the run, named by method, seed and a key of the record; its configuration is the
@@ -102,18 +105,22 @@ class Dashboard:
         content = json.dumps(manifest, sort_keys=True)
         key = hashlib.blake2b(content.encode(), digest_size=4).hexdigest()
         name = f"{manifest['method']['name']}-{manifest['seed']}-{key}"
-        identity = {"id": name} if self.name == "wandb" else {}  # trackio resumes by name
-        self.package.init(
-            project="workbench", name=name, config=manifest, resume="allow", **identity
-        )
+        options: dict[str, Any] = {"name": name, "config": manifest, "resume": "allow"}
+        if self.name == "wandb":  # trackio resumes by name
+            options |= {"id": name, "reinit": "create_new"}
+        self.finish()
+        # trackio closes the run that the context names, and names the new one there.
+        self.run = Context().run(self.package.init, project="workbench", **options)
 
     def log(self, row: Mapping[str, Any], round: int) -> None:
         """Send the numbers at step `round`; wandb leaves out steps that it has already."""
-        self.package.log(_numbers(row), step=round)
+        self.run.log(_numbers(row), step=round)
 
     def finish(self) -> None:
         """Close the run."""
-        self.package.finish()
+        if self.run is not None:
+            run, self.run = self.run, None
+            run.finish()
 
 
 class Trackers:

@@ -22,6 +22,7 @@ from filelock import FileLock
 
 from workbench import config
 from workbench.labs import Lab
+from workbench.methods import Method
 from workbench.records import damage_of, exists, load, pack
 from workbench.records.files import make_directory, read_ordinary, replacing
 from workbench.rules.scheduler import FEATURES
@@ -194,11 +195,11 @@ def execute(case: Case) -> None:
 # Directly
 
 
-def prepare(case: Case) -> Any:
+def prepare(case: Case, method: Method | None = None, lab: Lab | None = None) -> Any:
     """The `Run` of a case; ValueError for whatever is wrong with its parameters.
 
     A complete record is packed and cannot be opened to go on. It is only compared with what is
-    asked for.
+    asked for. `method` and `lab` are those that the case carries, where this process has them.
     """
     values = case.parameters
     one_of("columns", values["columns"], KEPT_COLUMNS)
@@ -208,18 +209,14 @@ def prepare(case: Case) -> Any:
     if values["rollouts"] is not None:
         whole_number("rollouts", values["rollouts"], 1)
     options = {name: values[name] for name in ARGUMENTS if values[name] is not None}
-    if case.method is not None:
+    if method is None and case.method is not None:
         method = case.method.load()
-    else:
-        method = config.method(values["method"], values["arguments"], values["settings"])
-    if case.lab is not None:
+    if lab is None and case.lab is not None:
         lab = case.lab.load()
-    else:
-        lab = _lab(json.dumps(dict(config.mapping("lab", values["lab"])), sort_keys=True))
     complete = is_complete(case)
     run = Run(
-        lab,
-        method,
+        lab or _lab(json.dumps(dict(config.mapping("lab", values["lab"])), sort_keys=True)),
+        method or config.method(values["method"], values["arguments"], values["settings"]),
         out=None if complete else case.record,
         **options,
     )

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import connection, forkserver
 from pathlib import Path
@@ -211,16 +212,29 @@ class Processes:
     """Processes of this machine, each forked from the forkserver."""
 
     def __init__(self) -> None:
-        start_forkserver()
         self.running: dict[Any, tuple[Case, Any]] = {}  # case and process, by sentinel
+        # Processes start in a thread, since interrupts are raised in the main one. Amid a start
+        # they would end the forkserver, or leave a process that nobody knows of.
+        self._starter = ThreadPoolExecutor(1)
+        self._starter.submit(start_forkserver)
 
     def start(self, case: Case) -> None:
         """Run a case in a process of its own. A forkserver that was killed is started anew."""
+        self._starter.submit(self._start, case).result()
+
+    def _start(self, case: Case) -> None:
         process = CONTEXT.Process(target=_work, args=(case, dict(os.environ)))
         # Otherwise the process would import the main module of whoever called us, and a script
         # that makes its runs outside of `if __name__ == "__main__"` would start them once more.
         with patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
-            process.start()
+            for wait in (0.5, 1, 2, 4, None):
+                try:
+                    process.start()
+                    break
+                except (ConnectionError, EOFError):  # the forkserver is about to end
+                    if wait is None:
+                        raise
+                    time.sleep(wait)
         self.running[process.sentinel] = (case, process)
 
     def wait(self) -> tuple[Case, str]:
@@ -232,6 +246,7 @@ class Processes:
 
     def stop(self) -> None:
         """Kill what is running. Records are whole after any death and go on from a checkpoint."""
+        self._starter.shutdown()
         for _, process in self.running.values():
             process.kill()
         for _, process in self.running.values():

@@ -55,10 +55,13 @@ class Pickle:
 
 
 def pickle_object(what: str, value: Any, digest: str) -> Pickle:
-    """Pickle an object by value; ValueError, naming the object, where that cannot be done."""
+    """Pickle an object by value; ValueError, naming the object, where that cannot be done.
+
+    Only the processes that run load it. In this one, that would put copies of its methods into the
+    user's own class, and they may have no source that a fingerprint could be taken of.
+    """
     try:
         data = cloudpickle.dumps(value)
-        pickle.loads(data)
     except Exception as error:  # pickling calls code of the object's own
         raise ValueError(
             f"{what}: it cannot be sent to the processes that run ({type(error).__name__}: "

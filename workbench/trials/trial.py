@@ -468,8 +468,9 @@ class Trial:
         """ValueError for an arm that cannot run, by what can be seen without running it."""
         settings = self.settings
         for label in self._state.compared:
+            case = self.case(TrialRun(label, settings.coarse[0], settings.tuning_seeds[0]))
             try:
-                prepare(self.case(TrialRun(label, settings.coarse[0], settings.tuning_seeds[0])))
+                prepare(case, settings.arms[label].method, settings.tuning_lab)
             except ValueError as error:
                 raise ValueError(f"arm {label!r}: {error}") from None
 

@@ -6,11 +6,13 @@ Everything here happens before a model is loaded.
 import copy
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from accelerate.logging import get_logger
 from datasets import Dataset
 from torch.nn import Module
+from transformers.trainer import TRAINER_STATE_NAME
 from trl import GRPOConfig
 from trl.trainer.utils import get_callable_name, get_config_model_id
 
@@ -40,6 +42,35 @@ DEFAULTS = {field.name: field.default for field in fields(GRPOConfig)}
 # size that the selector chooses, since TRL's own settings say how large a step is, and a say in
 # where its own sampling starts and stops.
 PROVIDES = NEEDS.keys() - {"prompt_states", "mini_batch"} - OF_COURSES
+
+
+def complete_checkpoint(given: Any, folder: Any) -> str:
+    """The checkpoint to resume from: the one that is given, or for True the last one of a folder.
+
+    Raises
+    ------
+    ValueError
+        Where there is none that was written to its end.
+    """
+    if given is True:
+        found = [path for path in Path(folder).glob("checkpoint-*") if path.name[11:].isdigit()]
+        found.sort(key=lambda path: int(path.name[11:]))
+    else:
+        found = [Path(given)]
+    # It is what the trainer writes last.
+    complete = [path for path in found if (path / TRAINER_STATE_NAME).is_file()]
+    if not complete:
+        what = (
+            f"{folder} holds no complete checkpoint"
+            if given is True
+            else f"{given} is not complete"
+        )
+        raise ValueError(
+            f"resume_from_checkpoint={given!r}: {what}, such as an interrupt leaves; make the "
+            "trainer anew and train from the beginning, or name a checkpoint with "
+            f"{TRAINER_STATE_NAME}"
+        )
+    return str(complete[-1])
 
 
 # A method in TRL's words

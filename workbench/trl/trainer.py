@@ -44,6 +44,7 @@ from workbench.trl.batches import BatchingTrainer
 from workbench.trl.sampling import RoundSampler
 from workbench.trl.table import Verdict, check_correct
 from workbench.utils.descriptions import describe
+from workbench.utils.failures import release
 
 CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # TRL's losses with a clip range
 ADVICE = "Check the rewards, what counts as correct (correct=), and how hard the problems are."
@@ -172,6 +173,47 @@ class GRPOTrainer(BatchingTrainer):
     def method(self) -> Method | None:
         """The method with what it has learnt; None without one."""
         return None if self.driver is None else self.driver.method
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **options: Any) -> Any:
+        """Train as TRL does, from the beginning of a round whatever an earlier call has left.
+
+        Parameters
+        ----------
+        resume_from_checkpoint : path or bool, optional
+            True for the last complete checkpoint in `args.output_dir`. After an interrupt or an
+            error the same trainer, or a new one, goes on from there as if nothing had happened.
+            Without it training begins anew, with the weights as the interrupt has left them.
+        *args, **options
+            Those of TRL's trainer.
+        """
+        if resume_from_checkpoint:
+            resume_from_checkpoint = setup.complete_checkpoint(
+                resume_from_checkpoint, self.args.output_dir
+            )
+        self._forget_round()
+        try:
+            return super().train(resume_from_checkpoint, *args, **options)
+        except BaseException as error:
+            self._forget_round()
+            self.model.zero_grad()
+            # A notebook keeps the traceback, and a new trainer needs the memory of this one.
+            del self
+            release(error)
+            raise
+
+    def _forget_round(self) -> None:
+        """Drop the round at work, which may have been left amid its updates."""
+        self._step = 0
+        self._buffered_inputs = None
+        self._tokens = self._answers = ()
+        self._last_loaded_step = -1  # of vLLM
+        self._current_train_step_time = 0.0
+        self._entropy_window_stats = None
+        logged = [*self._metrics.values(), *self._logs.values()]
+        for each in (*logged, self._pending_metrics, self._pending_extra_logs):
+            each.clear()
+        if self.driver is not None:
+            self.driver.outcome = None
 
     # A round: what is sampled, and what of it is trained on
 
