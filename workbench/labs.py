@@ -85,6 +85,9 @@ class Lab:
         Optimizer steps over which the learning rate rises linearly to its value.
     stress : Stress
         Conditions that make training harder, see `stressed`.
+    model : dict
+        What a manifest says of the model beside its weights, where `config` is None: its name, its
+        adapter, template and precision.
     lacks : frozenset of str
         What its policy cannot give a method, names from `slots.NEEDS`, such as the hidden states of
         responses that an engine samples.
@@ -107,6 +110,7 @@ class Lab:
     optimizer_bits: OptimizerBits = 32
     warm_up: CountOrZero = 0
     stress: StressObject = Stress()
+    model: Options = field(default_factory=dict)
     lacks: frozenset[str] = frozenset()
     config: Mapping[str, Any] | None = field(default=None, init=False)
 
@@ -141,8 +145,8 @@ class Lab:
     def description(self) -> dict[str, Any]:
         """What a manifest says of this lab: its config, or its settings where there is none.
 
-        A run that goes on compares it with its own. Your own code cannot be compared: of a verifier
-        of yours the manifest has the name of the class, and it has nothing of the model.
+        A run that goes on compares it with its own. The manifest has digests of code of your own
+        and of the weights beside it.
         """
         if self.config is not None:
             return dict(self.config)
@@ -159,6 +163,7 @@ class Lab:
             "sampling": _settings(self.sampling),
             "optimizer": describe(dict(self.optimizer)),
             **describe(numbers),
+            **({"model": describe(dict(self.model))} if self.model else {}),
             **self.stress.described,
         }
 
@@ -406,6 +411,7 @@ def tiny(
         learning_rate=learning_rate,
         optimizer={"betas": (0.9, 0.95), "weight_decay": 0.0},
         samples=samples,
+        model={"model": config["model"] or name, "threads": threads},
         # A round of 32 x 8 in one or two micro-batches: packed rows have no padding to save.
         micro_tokens=8192,
     ).described(config)
@@ -480,6 +486,7 @@ def transformers(
         "learning_rate": usual if config.learning_rate is None else config.learning_rate,
         "optimizer": {"weight_decay": 0.1 if config.lora else 0.0},
         "lacks": OF_OWN_LOOP if vllm or server else frozenset(),
+        "model": _settings(config) | ({"engine": "server"} if server else {}),
     }
     lab = _on_model("transformers", config, problems, held_out, verifier, make_policy, parts)
     # A server is of the caller's own making.
@@ -534,7 +541,7 @@ def unsloth(
         return make(model, **config.options_of(make, "template") | {"device": device})
 
     optimizer = {"weight_decay": 0.1, "betas": tuple(config.betas)}
-    parts = {"optimizer": optimizer, "lacks": OF_OWN_LOOP}
+    parts = {"optimizer": optimizer, "lacks": OF_OWN_LOOP, "model": _settings(config)}
     return _on_model("unsloth", config, problems, held_out, verifier, make_policy, parts)
 
 
@@ -654,6 +661,7 @@ def served(
         make_policy=partial(ServedPolicy, server, model, template),
         sampling=sampling,
         samples=samples,
+        model={"model": model, "template": template},
         lacks=OF_WEIGHTS,
     )
 

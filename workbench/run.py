@@ -26,17 +26,27 @@ from workbench.labs import LARGEST_LEARNING_RATE, Lab
 from workbench.methods import Method
 from workbench.policies.stress import OldWeights
 from workbench.pools import MOST_PROBLEMS, Pool
-from workbench.records import FORMAT, Record, RecordWarning, Writer, refuse_other_files
+from workbench.records import FORMAT, Record, Writer, refuse_other_files
 from workbench.records.checkpoints import pack, unpack
 from workbench.records.health import History, TrainingWarning
 from workbench.records.locks import RecordLock
-from workbench.records.manifest import changes, made_again, made_on, manifest_text
+from workbench.records.manifest import (
+    check_conditions,
+    made_again,
+    made_of,
+    made_on,
+    manifest_text,
+    versions,
+)
 from workbench.records.trackers import Trackers
 from workbench.rollouts import NonFinite
+from workbench.rules.replay import read_from_files
 from workbench.slots import NEEDS
 from workbench.training import Training
+from workbench.utils.code import digest_of, own_code
 from workbench.utils.descriptions import describe, differences
 from workbench.utils.html import card
+from workbench.utils.labels import check_label
 from workbench.utils.numbers import to_digits
 from workbench.utils.progress import Progress
 from workbench.utils.seeding import derive
@@ -201,6 +211,11 @@ class Run:
     trackers : names or objects
         Who else sees the rounds: "tensorboard" (beside the record), "wandb", "trackio", or objects
         of your own, see `workbench.records.trackers`.
+    label : str, optional
+        What the run is called in comparisons, any text of one line; None for the method's name.
+    mixed : bool
+        Whether it may go on although its record was begun with other versions of packages, other
+        code of this package or of your own, or on another device.
 
     Raises
     ------
@@ -221,6 +236,8 @@ class Run:
         evaluate_every: int = 20,
         checkpoint_every: int = 5,
         trackers: Any = (),
+        label: str | None = None,
+        mixed: bool = False,
     ) -> None:
         instance_of("lab", lab, Lab, "labs.tiny()")
         instance_of("method", method, Method, "methods.grpo()")
@@ -235,6 +252,11 @@ class Run:
             positive_number("learning_rate", learning_rate, high=LARGEST_LEARNING_RATE)
         if out is not None:
             instance_of("out", out, (str, os.PathLike), "'runs/mine', or None")
+        # A sweep over a notebook says so what its run is called.
+        label = label if label is not None else os.environ.get("WORKBENCH_LABEL")
+        if label is not None:
+            check_label(label)
+        instance_of("mixed", mixed, bool, "True")
         # Tried out here, since the first round comes only after the model has been loaded.
         lab.check_round(problems_per_round, seed)
         lab.check_optimizer()
@@ -247,10 +269,15 @@ class Run:
         self.mini_batches = mini_batches
         self.evaluate_every = evaluate_every
         self.checkpoint_every = checkpoint_every
+        self.label = label
+        self.mixed = mixed
+        # Once, since the code may count in variables of its own while the run goes on.
+        code = own_code([method, lab.verifier, lab.make_policy])
+        self._code = {name: digest_of(text) for name, text in code.items()}
         if out is None:
             out = tempfile.mkdtemp(prefix="workbench-")
             weakref.finalize(self, _remove_directory, out, os.getpid())
-        self.path = Path(out)
+        self.path = Path(out).absolute()  # the working directory may change
         self.trackers = Trackers(trackers, self.path)
         self._check_directory()
         # Last, since a verifier's processes may take seconds to start.
@@ -267,11 +294,13 @@ class Run:
         lab: Lab | None = None,
         method: Method | None = None,
         trackers: Any = (),
+        mixed: bool = False,
     ) -> Run:
         """The run whose record is at `path`, to go on where it stopped.
 
         Lab and method are made from the manifest. Those with parts of your own making have to be
-        passed, and trackers have to be named again.
+        passed, and trackers have to be named again. With `mixed` it goes on also under other
+        conditions, see `Run`.
         """
         manifest = Record(path).manifest
         refuse_other_files(Path(path))
@@ -289,7 +318,8 @@ class Run:
                 )
         if method is None:
             method = made_again(config.rebuild, manifest, "method", path)
-        return cls(lab, method, out=path, **arguments, trackers=trackers)
+        options = {"trackers": trackers, "label": manifest.get("label"), "mixed": mixed}
+        return cls(lab, method, out=path, **arguments, **options)
 
     @property
     def method(self) -> Method:
@@ -426,8 +456,10 @@ class Run:
             "method": describe(self.configured_method),
             "lab": self.lab.description(),
             "data": self.lab.digests(),
+            "files": read_from_files(self.configured_method),
             "seed": describe(self.seed),
             "arguments": {name: describe(getattr(self, name)) for name in ARGUMENTS},
+            **({} if self.label is None else {"label": self.label}),
         }
 
     def _check_directory(self) -> None:
@@ -439,16 +471,28 @@ class Run:
             return
         self.check_recorded(self.record.manifest, self.path)
 
-    def check_recorded(self, manifest: dict[str, Any], path: Path) -> None:
-        """Raise ValueError unless the manifest of the record at `path` is that of this run."""
-        asked_for = self.configuration()
-        recorded = {name: manifest.get(name) for name in asked_for}
+    def check_recorded(
+        self, manifest: dict[str, Any], path: Path, made: dict[str, Any] | None = None
+    ) -> None:
+        """Raise ValueError unless the manifest of the record at `path` is that of this run.
+
+        `made` has what is known once the policy is made.
+        """
+        ours = {**self.configuration(), "versions": versions(), "code": self._code, **(made or {})}
+        identity = [*self.configuration(), *({"policy"} & ours.keys())]
+        # Records of earlier versions say nothing of these.
+        if "policy" not in manifest:
+            identity = [name for name in identity if name not in ("files", "policy", "label")]
+            ours["lab"].pop("model", None)
+        asked_for = {name: ours[name] for name in identity}
+        recorded = {name: manifest.get(name) for name in identity}
         different = "; ".join(differences(asked_for, recorded)[:3])
         if different:
             raise ValueError(
                 f"out={str(path)!r} holds another run (asked for, recorded): {different}; name "
                 "another directory"
             )
+        check_conditions(ours, manifest, path, self.mixed)
 
 
 def _begin(run: Run) -> _Open:
@@ -462,16 +506,17 @@ def _begin(run: Run) -> _Open:
     manifest = {
         "format": FORMAT,
         **run.configuration(),
+        "files": read_from_files(method, policy, run.lab),
         "held_out": len(run.lab.held_out or ()),
+        "policy": made_of(policy),
+        "code": run._code,
         **made_on(policy.device),
     }
     # Where the directory holds a record already, that one is opened, and the manifest above is
-    # not written. The two tell what has changed on this machine, such as versions of packages.
+    # not written.
+    if (run.path / "manifest.json").exists():
+        run.check_recorded(run.record.manifest, run.path, manifest)
     writer = Writer(run.path, manifest, run.lock)
-    changed = "; ".join(changes(manifest, run.record.manifest)[:3])
-    if changed:
-        text = f"{run.path}: goes on under other conditions (now, then): {changed}"
-        warnings.warn(text, RecordWarning, stacklevel=4)
     training = Training(
         lab=run.lab,
         seed=run.seed,

@@ -9,19 +9,23 @@ turn that nothing but a part of this package is made (`config.recorded_lab`,
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import subprocess
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__
-from workbench.records.files import FORMAT, MANIFEST, RecordError, read_ordinary
+from workbench.records.files import FORMAT, MANIFEST, RecordError, RecordWarning, read_ordinary
 from workbench.records.tables import reading
+from workbench.utils.code import digest_of
 from workbench.utils.descriptions import differences
 from workbench.utils.machine import installed_version
 from workbench.utils.validation import LARGEST_INTEGER, brief, cause_of, plain_data
@@ -31,6 +35,12 @@ if TYPE_CHECKING:
 
 # The packages that results depend on.
 PACKAGES = ("torch", "transformers", "peft", "numpy", "math-verify", "trl", "unsloth", "vllm")
+
+# Parts of this package that change no number of a run.
+WITHOUT_NUMBERS = ("analysis", "cli", "plots", "reports")
+# What has to be the same throughout a run, and for all runs of a trial or a sweep. The rest of the
+# hardware changes how long a run takes.
+CONDITIONS = ("versions.", "code.", "hardware.device:", "hardware.gpu:")
 
 # What a manifest leaves out where it was written by hand or by an early version.
 DEFAULTS: dict[str, Any] = {
@@ -127,9 +137,60 @@ def made_again(
 
 def versions() -> dict[str, str]:
     """Versions of this package, of Python, and of the packages that results depend on."""
-    found = {"workbench": __version__, "python": platform.python_version()}
+    found = {
+        "workbench": __version__,
+        "source": source_digest(),
+        "python": platform.python_version(),
+    }
     installed = {name: installed_version(name) for name in PACKAGES}
     return found | {name: version for name, version in installed.items() if version is not None}
+
+
+@cache
+def source_digest() -> str:
+    """A digest of this package's own code, as far as it makes numbers."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix()
+        if not name.startswith(WITHOUT_NUMBERS):
+            digest.update(f"{name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def made_of(policy: Any) -> dict[str, Any]:
+    """What a manifest says of a policy before its first step: settings, and a digest of weights."""
+    from workbench.records.checkpoints import checksum  # torch is needed here only
+
+    # Not its name, which may be a path of this machine: the weights say which model it is.
+    names = ("template", "rows", "chunk", "max_length", "end_ids", "float32_head")
+    found = {name: getattr(policy, name) for name in names if hasattr(policy, name)}
+    model, trained = policy.model, policy.state_dict()
+    weights = dict(model.named_parameters()) if hasattr(model, "named_parameters") else trained
+    config = getattr(model, "config", None)
+    engine = getattr(policy, "engine", None)
+    chat_template = getattr(getattr(policy, "tokenizer", None), "chat_template", None)
+    adapters = getattr(model, "peft_config", {})
+    found |= {
+        "engine": None if engine is None else type(engine).__name__,
+        "chat_template": chat_template and digest_of([chat_template]),
+        "revision": getattr(config, "_commit_hash", None),
+        "positions": getattr(config, "max_position_embeddings", None),
+        "dtype": ", ".join(sorted({str(value.dtype) for value in weights.values()})),
+        "trained": digest_of(sorted(trained)),
+        "weights": checksum(weights, ""),
+        "adapters": {name: _of_adapter(each.to_dict()) for name, each in adapters.items()},
+    }
+    return json.loads(json.dumps(found, default=str))
+
+
+def _of_adapter(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an adapter that say something, without the path of the model below it."""
+    return {
+        name: sorted(value) if isinstance(value, set) else value
+        for name, value in settings.items()
+        if value and name not in ("base_model_name_or_path", "peft_version")
+    }
 
 
 def made_on(device: torch.device) -> dict[str, Any]:
@@ -160,16 +221,30 @@ def made_on(device: torch.device) -> dict[str, Any]:
     }
 
 
-def changes(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Where versions and hardware differ between two manifests, one line each.
+def check_conditions(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path, mixed: bool
+) -> None:
+    """ValueError where a record was begun under other conditions, unless they may be mixed.
 
-    What the second manifest does not name is left out.
+    What either manifest does not name is left out. Where the hardware is known too, a RecordWarning
+    tells of all differences.
     """
-    known = {name: theirs[name] for name in ("versions", "hardware")}
+    names = {"versions", "code", "hardware"} & ours.keys() & theirs.keys()
+    known = {name: theirs[name] for name in sorted(names, reverse=True)}
     same_names = {
-        name: {key: ours[name].get(key) for key in entries} for name, entries in known.items()
+        name: {key: ours[name].get(key, entries[key]) for key in entries}
+        for name, entries in known.items()
     }
-    return differences(same_names, known)
+    changed = differences(same_names, known)
+    refused = [line for line in changed if line.startswith(CONDITIONS)]
+    if refused and not mixed:
+        raise ValueError(
+            f"{path} was made under other conditions (now, then): {'; '.join(refused[:3])}; name "
+            "another directory, or go on with both by mixed=True (--mixed)"
+        )
+    if changed and "hardware" in ours:
+        text = f"{path}: goes on under other conditions (now, then): {'; '.join(changed[:3])}"
+        warnings.warn(text, RecordWarning, stacklevel=5)
 
 
 # Checks
@@ -188,6 +263,6 @@ TEXT = (lambda value: isinstance(value, str | None), "a text")
 ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("format", "seed", "held_out"), WHOLE),
     **dict.fromkeys(("method", "lab", "arguments", "versions", "hardware"), OBJECT),
-    **dict.fromkeys(("data", "thinned"), OBJECT),
-    **dict.fromkeys(("started", "commit"), TEXT),
+    **dict.fromkeys(("data", "thinned", "code", "files", "policy"), OBJECT),
+    **dict.fromkeys(("started", "commit", "label"), TEXT),
 }

@@ -11,7 +11,7 @@ import pandas as pd
 from workbench.analysis import cost
 from workbench.analysis.curves import read
 from workbench.analysis.intervals import mean_interval
-from workbench.analysis.runs import flatten, settings
+from workbench.analysis.runs import conditions, flatten, settings
 from workbench.analysis.sequential import verdicts_on_gains
 from workbench.analysis.targets import to_target
 from workbench.records import Record
@@ -129,7 +129,10 @@ def expression(value: Any) -> str:
 
 def differing(groups: Groups) -> pd.DataFrame:
     """The settings that are not the same for all labels, a column a label."""
-    table = pd.DataFrame({label: flatten(settings(group[0])) for label, group in groups.items()})
+    first = {label: group[0] for label, group in groups.items()}
+    table = pd.DataFrame(
+        {label: flatten(settings(each) | conditions(each)) for label, each in first.items()}
+    )
     table = table.fillna(NOTHING)
     return table[table.nunique(axis=1) > 1]
 

@@ -10,13 +10,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
 
 import numpy as np
 
+from workbench.pools import Pool
+from workbench.records import files
 from workbench.slots import Context, Ragged, Rollouts, Slot, state_field
 from workbench.utils.bounds import Count, CountOrZero, choice
+from workbench.utils.descriptions import parameters
 from workbench.utils.groups import keys, place_within
 from workbench.utils.names import of_catalogue
 from workbench.utils.validation import instance_of
@@ -55,13 +59,38 @@ class RightAnswers(Stored):
     """Base of slot values that keep right answers, of this run or of a file."""
 
     capacity: int | None
+    digest: str | None = None  # of the file, as it was when it was read
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.path is not None:
             instance_of("path", self.path, (str, os.PathLike), '"answers.safetensors"')
+            self.path = os.path.abspath(self.path)  # the working directory may change
             # Read by the constructor, so that a missing file is found before a model is loaded.
+            self.digest = files.digest_of(files.read_ordinary(Path(self.path)))
             self.stored = load_answers(self.path)
+
+    def check(self, policy: Any, lab: Any) -> None:
+        """ValueError for answers of a file that this run could not have sampled."""
+        stored, longest = self.stored, lab.sampling.max_new_tokens
+        assert stored is not None
+        if stored.lengths.max(initial=0) > longest:
+            found = f"an answer has {stored.lengths.max()} tokens, and max_new_tokens is {longest}"
+            raise ValueError(f"path={self.path!r}: {found}")
+        size = getattr(getattr(policy.model, "config", None), "vocab_size", None)
+        highest = max(each.values.max(initial=0) for each in (stored.prompt, stored.response))
+        if size is not None and highest >= size:
+            found = f"token {highest} is beyond the {size} of the model"
+            raise ValueError(f"path={self.path!r}: {found}; it is of another tokenizer")
+        rows_of = self.rows_by_problem()
+        for problem in lab.problems if isinstance(lab.problems, Pool) else ():
+            for row in rows_of.get(problem.id, ()):
+                asked = stored.prompt[row].tolist(), stored.answer[row]
+                if asked != (policy.encode([problem.prompt])[0], problem.answer):
+                    raise ValueError(
+                        f"path={self.path!r}: problem {problem.id!r} has another prompt or gold "
+                        "answer there than in this run"
+                    )
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Store the round's new right answers; of each problem the newest `capacity` stay."""
@@ -319,8 +348,57 @@ def load_answers(path: Any) -> Rollouts:
     except OSError as error:
         raise OSError(f"path={str(path)!r}: {error}") from None
     answers = _from_state(join_arrays(state, tensors))
+    _check_answers(answers, path)
     # They are of no round of this run: 0 lies before the first one.
     return answers.assign(round=np.zeros(len(answers), np.int64))
+
+
+def _check_answers(answers: Rollouts, path: Any) -> None:
+    """ValueError for a table of answers that no run has written."""
+    numbers = [value for _, value in answers.items() if not isinstance(value, Ragged)]
+    tokens = {name: value for name, value in answers.items() if isinstance(value, Ragged)}
+    numbers += [value.values for value in tokens.values()]
+    # Beyond float32 a number is infinite where it meets a tensor.
+    with np.errstate(over="ignore"):
+        finite = all(
+            np.isfinite(value.astype(np.float32)).all()
+            for value in numbers
+            if value.dtype.kind == "f"
+        )
+    reason = None
+    if not finite:
+        reason = "a number is not finite"
+    elif any(value.offsets[-1] != len(value.values) for value in tokens.values()):
+        reason = "its rows do not fit its tokens"
+    elif min(value.lengths.min(initial=1) for value in (answers.prompt, answers.response)) < 1:
+        reason = "a prompt or a response has no tokens"
+    elif not np.isin(answers.old_logprobs.lengths - answers.lengths, 0).all():
+        reason = "not every token has a log-probability"
+    elif min(each.values.min(initial=0) for each in (answers.prompt, answers.response)) < 0:
+        reason = "a token has a negative number"
+    if reason:
+        raise ValueError(f"path={str(path)!r}: {reason}; make it by `replay.save_answers`")
+
+
+def read_from_files(method: Any, policy: Any = None, lab: Any = None) -> dict[str, str]:
+    """Digests of the files that values of a method's slots have read, by their paths.
+
+    With a policy and a lab, what they hold is checked against these.
+    """
+    found, left = {}, [*method.slots().values()]
+    while left:
+        part = left.pop()
+        if isinstance(part, RightAnswers) and part.path is not None:
+            assert part.digest is not None
+            found[str(part.path)] = part.digest
+            if policy is not None:
+                part.check(policy, lab)
+        # A wrapper holds other slots as arguments, alone or several.
+        if isinstance(part, Slot):
+            left += parameters(part).values()
+        elif isinstance(part, list | tuple):
+            left += part
+    return found
 
 
 def _as_rows_of_this_round(old: Rollouts, rollouts: Rollouts, gradient: bool) -> Rollouts:

@@ -25,7 +25,8 @@ from workbench.records import exists, load, pack
 from workbench.records.files import make_directory, read_ordinary, replacing
 from workbench.rules.scheduler import FEATURES
 from workbench.run import ARGUMENTS, Run
-from workbench.trials.fingerprints import Pickle, digest_of
+from workbench.trials.fingerprints import Pickle
+from workbench.utils.code import digest_of
 from workbench.utils.validation import one_of, positive_number, whole_number
 
 # The parameters of a run that does not go through a notebook, with their defaults; None is that of
