@@ -12,6 +12,7 @@ import inspect
 import os
 import shutil
 import tempfile
+import threading
 import time
 import warnings
 import weakref
@@ -26,11 +27,12 @@ from workbench.labs import LARGEST_LEARNING_RATE, Lab
 from workbench.methods import Method
 from workbench.policies.stress import OldWeights
 from workbench.pools import MOST_PROBLEMS, Pool
-from workbench.records import FORMAT, Record, Writer, refuse_other_files
+from workbench.records import FORMAT, Record, RecordError, RecordWarning, Writer, refuse_other_files
 from workbench.records.checkpoints import pack, unpack
 from workbench.records.health import History, TrainingWarning
 from workbench.records.locks import RecordLock
 from workbench.records.manifest import (
+    changes,
     check_conditions,
     made_again,
     made_of,
@@ -63,6 +65,11 @@ ARGUMENTS = (
 )
 # Columns that stay in memory: texts of prompts and tokens would make records many times as large.
 NOT_RECORDED = ("prompt", "response", "old_logprobs", "token_entropy", "answer")
+
+
+# Runs in several threads make their rounds in turns: loading a model and torch's generators belong
+# to the whole process.
+AT_WORK = threading.RLock()
 
 
 @dataclass
@@ -122,7 +129,8 @@ class _Open:
         """Train for one round and record it; returns its row."""
         number = self.round + 1
         try:
-            row, rollouts = self.training.round()
+            with AT_WORK:
+                row, rollouts = self.training.round()
         except NonFinite as error:
             # What is in memory goes after an error, and with it everything that shows the cause, so
             # the rollouts are written to the record first.
@@ -148,14 +156,15 @@ class _Open:
         started = time.perf_counter()
         # The seed holds neither method nor lab, so runs of one seed are evaluated with the same
         # draws.
-        frame = evaluate(
-            self.training.policy,
-            lab.held_out,
-            lab.verifier,
-            lab.samples,
-            sampling=lab.sampling,
-            seed=derive(self.training.seed, "evaluate", number),
-        )
+        with AT_WORK:
+            frame = evaluate(
+                self.training.policy,
+                lab.held_out,
+                lab.verifier,
+                lab.samples,
+                sampling=lab.sampling,
+                seed=derive(self.training.seed, "evaluate", number),
+            )
         # All problems are answered in common batches, so that each gets an even share of the time.
         seconds = (time.perf_counter() - started) / len(frame)
         self.writer.evaluation(frame.assign(round=number, seconds=to_digits(seconds, 3)))
@@ -279,6 +288,7 @@ class Run:
             weakref.finalize(self, _remove_directory, out, os.getpid())
         self.path = Path(out).absolute()  # the working directory may change
         self.trackers = Trackers(trackers, self.path)
+        self._has_begun = False  # whether this object has had a record
         self._check_directory()
         # Last, since a verifier's processes may take seconds to start.
         lab.check_answers()
@@ -442,7 +452,9 @@ class Run:
         if self._work is not None and not self.lock.taken_over:
             self.trackers.start(self.record.manifest)
             return self._work
-        self._work = _begin(self)
+        with AT_WORK:
+            self._work = _begin(self)
+        self._has_begun = True
         # The evaluation before the first round is logged by what comes next.
         self.trackers.start(self.record.manifest)
         self._work.restore()
@@ -465,6 +477,11 @@ class Run:
     def _check_directory(self) -> None:
         """ValueError unless the directory holds this run, or nothing yet."""
         if not (self.path / "manifest.json").exists():
+            if self._has_begun:
+                raise RecordError(
+                    f"{self.path}: the record of this run was moved or deleted; go on with "
+                    "Run.resume(path) where it is now, or begin a new Run"
+                )
             refuse_other_files(self.path)
             # A manifest that could not be read again is refused before any model is loaded.
             manifest_text({"format": FORMAT, **self.configuration()})
@@ -478,7 +495,13 @@ class Run:
 
         `made` has what is known once the policy is made.
         """
-        ours = {**self.configuration(), "versions": versions(), "code": self._code, **(made or {})}
+        ours = {
+            **self.configuration(),
+            "versions": versions(),
+            "code": self._code,
+            "hardware": {} if self.lab.device is None else {"device": self.lab.device},
+            **(made or {}),
+        }
         identity = [*self.configuration(), *({"policy"} & ours.keys())]
         # Records of earlier versions say nothing of these.
         if "policy" not in manifest:
@@ -515,7 +538,12 @@ def _begin(run: Run) -> _Open:
     # Where the directory holds a record already, that one is opened, and the manifest above is
     # not written.
     if (run.path / "manifest.json").exists():
-        run.check_recorded(run.record.manifest, run.path, manifest)
+        recorded = run.record.manifest
+        run.check_recorded(recorded, run.path, manifest)
+        changed = "; ".join(changes(manifest, recorded)[:3])
+        if changed:
+            text = f"{run.path}: goes on under other conditions (now, then): {changed}"
+            warnings.warn(text, RecordWarning, stacklevel=4)
     writer = Writer(run.path, manifest, run.lock)
     training = Training(
         lab=run.lab,

@@ -148,9 +148,9 @@ def one_setting(records: Any, what: str = "records") -> list[Record]:
         if lines:
             by_label = labelled(records)
             raise ValueError(
-                f"{what}: runs of {len(by_label)} different settings ({", ".join(by_label)}) are "
-                f"seeds of one another, so they are not averaged; {both} {lines}; pass a dict from "
-                "label to records"
+                f"{what}: runs of {len(by_label)} different settings ({', '.join(by_label)}) are "
+                f"no seeds of one another, so they are not averaged; {both} {lines}; pass a dict "
+                "from label to records"
             )
         lines = "; ".join(differences(conditions(first), conditions(other))[:3])
         if lines:

@@ -113,32 +113,45 @@ class Journal:
     def _add(self, kind: str, number: int, entry: dict[str, Any]) -> None:
         self.lines.append(Line(kind, number, entry if self._keep_entries else {}))
 
+    def check(self) -> None:
+        """RecordError unless the file ends as it did when this object read or wrote it last."""
+        end = f'{self._last_sum}"}}\n'.encode() if self.sums else b""
+        try:
+            files.check_ordinary(self.path)
+            with self.path.open("rb") as file:
+                file.seek(self._end - len(end))
+                is_ours = file.read(len(end)) == end
+                is_ours &= os.fstat(file.fileno()).st_size == self._size
+        except OSError:
+            is_ours = False
+        if not is_ours:
+            raise RecordError(
+                f"{self.path}: it was changed by somebody else while the run went on: the folder "
+                "was put back to an earlier copy, moved or deleted, or another program wrote to "
+                "it; nothing was written, and a new call goes on from what is on the disk"
+            )
+
     def append(self, entry: Mapping[str, Any]) -> None:
         """Add a line after the last one that is whole; whatever follows that one is removed.
 
         The line is on the disk when this returns. When it cannot be written, it is not there.
         """
+        self.check()
         # Numbers of NumPy are written like those of Python.
         body = json.dumps(entry, default=np.generic.item).encode()[:-1]
         text = body + CHECKSUM + _sum(body, self._last_sum).encode() + b'"}'
-        files.check_ordinary(self.path)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW)
         try:
-            if os.fstat(descriptor).st_size != self._size:
-                raise OSError(
-                    f"{self.path.name} was changed by somebody else while the run went on"
-                )
-            try:
-                os.ftruncate(descriptor, self._end)
-                os.lseek(descriptor, self._end, os.SEEK_SET)
-                left = memoryview(text + b"\n")
-                while left:
-                    left = left[os.write(descriptor, left) :]
-                os.fsync(descriptor)
-            except OSError:
-                os.ftruncate(descriptor, self._end)
-                self._size = self._end
-                raise
+            os.ftruncate(descriptor, self._end)
+            os.lseek(descriptor, self._end, os.SEEK_SET)
+            left = memoryview(text + b"\n")
+            while left:
+                left = left[os.write(descriptor, left) :]
+            os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, self._end)
+            self._size = self._end
+            raise
         finally:
             os.close(descriptor)
         # It counts only once it is written, so that memory and disk agree after a failure too.

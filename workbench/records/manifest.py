@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import subprocess
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__
-from workbench.records.files import FORMAT, MANIFEST, RecordError, RecordWarning, read_ordinary
+from workbench.records.files import FORMAT, MANIFEST, RecordError, read_ordinary
 from workbench.records.tables import reading
 from workbench.utils.code import digest_of
 from workbench.utils.descriptions import differences
@@ -221,30 +220,35 @@ def made_on(device: torch.device) -> dict[str, Any]:
     }
 
 
+def changes(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """Where versions, code and hardware differ between two manifests, one line each.
+
+    What either manifest does not name is left out.
+    """
+    ours, theirs = ({**each, "hardware": dict(each.get("hardware", {}))} for each in (ours, theirs))
+    for manifest in (ours, theirs):
+        # cuda:0 and cuda:1 are cards of one machine; what they are says `gpu`.
+        if "device" in manifest["hardware"]:
+            manifest["hardware"]["device"] = str(manifest["hardware"]["device"]).partition(":")[0]
+    names = [name for name in ("versions", "code", "hardware") if name in ours and name in theirs]
+    known = {name: theirs[name] for name in names}
+    same_names = {
+        name: {key: ours[name].get(key, entry) for key, entry in known[name].items()}
+        for name in names
+    }
+    return differences(same_names, known)
+
+
 def check_conditions(
     ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path, mixed: bool
 ) -> None:
-    """ValueError where a record was begun under other conditions, unless they may be mixed.
-
-    What either manifest does not name is left out. Where the hardware is known too, a RecordWarning
-    tells of all differences.
-    """
-    names = {"versions", "code", "hardware"} & ours.keys() & theirs.keys()
-    known = {name: theirs[name] for name in sorted(names, reverse=True)}
-    same_names = {
-        name: {key: ours[name].get(key, entries[key]) for key in entries}
-        for name, entries in known.items()
-    }
-    changed = differences(same_names, known)
-    refused = [line for line in changed if line.startswith(CONDITIONS)]
-    if refused and not mixed:
+    """ValueError where a record was made under other conditions, unless they may be mixed."""
+    changed = [line for line in changes(ours, theirs) if line.startswith(CONDITIONS)]
+    if changed and not mixed:
         raise ValueError(
-            f"{path} was made under other conditions (now, then): {'; '.join(refused[:3])}; name "
+            f"{path} was made under other conditions (now, then): {'; '.join(changed[:3])}; name "
             "another directory, or go on with both by mixed=True (--mixed)"
         )
-    if changed and "hardware" in ours:
-        text = f"{path}: goes on under other conditions (now, then): {'; '.join(changed[:3])}"
-        warnings.warn(text, RecordWarning, stacklevel=5)
 
 
 # Checks

@@ -245,6 +245,7 @@ class Writer:
         """Name what could not be written, the cause, and what is kept."""
         if self._lock is not None:
             self._lock.check()
+        self._journal.check()
         try:
             yield
         except OSError as error:

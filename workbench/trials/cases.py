@@ -15,6 +15,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pandas as pd
 from filelock import FileLock
@@ -82,6 +83,8 @@ class Case:
         What it runs through; None for a run made directly.
     sets_out : bool
         Whether the notebook's parameter `out` is set to the record.
+    mixed : bool
+        Whether a run may go on that was begun under other conditions, see `Run`.
     method, lab : Pickle, optional
         The method and the lab as objects, in place of the names among its parameters. A trial has
         them. A grid cannot, since this runs code.
@@ -93,6 +96,7 @@ class Case:
     logs: Path
     notebook: Path | None = None
     sets_out: bool = False
+    mixed: bool = False
     method: Pickle | None = None
     lab: Pickle | None = None
 
@@ -143,7 +147,11 @@ class Case:
         """A digest of what is run: the parameters, and the code of the notebook."""
         # What a run is expected to cost changes nothing about what it does. Of a notebook only the
         # code counts, so that texts and outputs may be edited between two starts.
-        parts: list[Any] = [{**self.values, "cost": None}]
+        values = {**self.values, "cost": None}
+        # A sample is taken of a run that otherwise keeps no rollouts.
+        if values.get("columns") == "sample":
+            values["columns"] = "none"
+        parts: list[Any] = [values]
         parts += [part.fingerprint for part in (self.method, self.lab) if part is not None]
         if self.notebook is not None:
             cells = json.loads(self.notebook.read_text())["cells"]
@@ -203,6 +211,8 @@ def prepare(case: Case) -> Any:
         lab,
         method,
         out=None if complete else case.record,
+        label=values["label"],
+        mixed=case.mixed,
         **options,
     )
     if complete:
@@ -214,7 +224,8 @@ def is_complete(case: Case) -> bool:
     """Whether the record of a case has all its rounds and is packed, which is the last step."""
     if not exists(case.record):
         return False
-    record = load(case.record)
+    # A packed record that is damaged is no run that could go on, so it is named here.
+    record = load(case.record, strict=True)
     if not record.is_packed:
         return False
     values = case.parameters
@@ -288,15 +299,18 @@ def run_through_notebook(case: Case) -> dict[str, Any]:
         parameters["out"] = os.path.relpath(case.record, case.notebook.parent)
     # Relative paths, so that the executed notebook names no path of this machine.
     os.chdir(case.logs)
-    notebook = papermill.execute_notebook(
-        os.path.join(folder, case.notebook.name),
-        "notebook.ipynb",
-        parameters,
-        cwd=folder,
-        progress_bar=False,
-        # Otherwise the kernel is interrupted first, and the log ends in an error that is none.
-        shutdown_kernel="immediate",
-    )
+    # The runs of the notebook have no other way to know what they are called.
+    label = {"WORKBENCH_LABEL": parameters["label"]} if "label" in parameters else {}
+    with patch.dict(os.environ, label):
+        notebook = papermill.execute_notebook(
+            os.path.join(folder, case.notebook.name),
+            "notebook.ipynb",
+            parameters,
+            cwd=folder,
+            progress_bar=False,
+            # Otherwise the kernel is interrupted first, and the log ends in an error that is none.
+            shutdown_kernel="immediate",
+        )
     return read_results(notebook)
 
 

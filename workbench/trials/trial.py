@@ -101,6 +101,9 @@ class Trial:
         What is kept of the rollouts of the comparison, see `workbench.trials.cases.KEPT_COLUMNS`.
     level : float
         Probability of calling at least one arm better or worse although it is not.
+    mixed : bool
+        Whether runs count, or go on, that were made with other versions of packages, other code of
+        this package, or on another device.
     jobs, ray, gpus
         As for `engine.at_work`.
     report : function
@@ -131,6 +134,7 @@ class Trial:
         evaluate_every: int | None = None,
         columns: str = "none",
         level: float = ALPHA,
+        mixed: bool = False,
         jobs: int | None = None,
         ray: str | None = None,
         gpus: float = 0.0,
@@ -155,6 +159,7 @@ class Trial:
             level=level,
         )
         self.out = Path(out).absolute()
+        self._mixed = mixed
         self._workers: Any = {"jobs": jobs, "ray": ray, "gpus": gpus, "report": report}
         self._at_once = jobs or engine.cores()
         self._report_line = report
@@ -386,6 +391,7 @@ class Trial:
             self.out / LOGS / name,
             method=self._methods[run.label],
             lab=self._tuning_lab if tunes else self._lab,
+            mixed=self._mixed,
         )
 
     def _find(self, run: TrialRun) -> Case | None:
@@ -398,8 +404,13 @@ class Trial:
                 continue
             # The fingerprint is that of method, lab, seed and all settings.
             if made.outcome["fingerprint"] == case.fingerprint():
-                return made
-            if folder == self.out:
+                try:
+                    prepare(made)  # what the record says of itself decides
+                    return made
+                except ValueError as error:
+                    if folder == self.out:
+                        raise ValueError(f"{case.name}: {error}") from None
+            elif folder == self.out:
                 raise ValueError(
                     f"out={str(self.out)!r}: {case.name} was made there by another definition of "
                     f"{run.label!r} or with other settings; name another directory, or give the "
