@@ -138,7 +138,8 @@ class _Open:
             message = f"round {number}: {error}; the rollouts that caused it are in {kept}"
             raise NonFinite(message, error.rollouts) from None
         columns = {name: value for name, value in rollouts.items() if name not in NOT_RECORDED}
-        self.writer.round(row, {**columns, "length": rollouts.lengths})
+        columns["length"] = rollouts.lengths
+        self.writer.round(row, columns, self.training.asked.values())
         self.training.history.add(row)
         self.trackers.log(row, number)
         # The checkpoint comes last: a run that resumes from it never lacks its evaluation.
@@ -167,7 +168,8 @@ class _Open:
             )
         # All problems are answered in common batches, so that each gets an even share of the time.
         seconds = (time.perf_counter() - started) / len(frame)
-        self.writer.evaluation(frame.assign(round=number, seconds=to_digits(seconds, 3)))
+        frame = frame.assign(round=number, seconds=to_digits(seconds, 3))
+        self.writer.evaluation(frame, lab.held_out)
         accuracy = float((frame.correct / frame.samples).mean())
         self.trackers.log({"evaluation/accuracy": accuracy}, number)
 

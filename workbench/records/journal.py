@@ -5,6 +5,7 @@ only ever added at the end, so that recording a round costs as much after 20,000
 
     {"manifest": DIGEST, "sha256": ...}                      of manifest.json
     {"row": {"round": 1, ...}, "rollouts": DIGEST, ...}      of rollouts/000001.parquet
+                     ... "problems": {ID: [QUESTION, GOLD], ...}   those that are new in this line
     {"evaluation": 20, "columns": {"problem": [...], ...}, ...}
     {"keep": 12, "sha256": ...}                              a resume: the first 12 lines count
 
@@ -29,7 +30,7 @@ from safetensors import safe_open
 from workbench.records import files
 from workbench.records.files import MissingPart, RecordError, digest_of, read_ordinary, replacing
 from workbench.records.manifest import read_manifest
-from workbench.records.tables import checked, joined, read_part, reading
+from workbench.records.tables import NEEDED_COLUMNS, checked, joined, read_part, reading
 
 CHECKSUM = b', "sha256": "'  # the last entry of a line begins with this
 
@@ -241,9 +242,23 @@ class Directory:
         """The rows of the table of rounds."""
         return [line.entry["row"] for line in self.lines if line.kind == "row"]
 
+    @property
+    def asked(self) -> dict[str, list[str]]:
+        """Question and gold answer of every problem that was asked, by its id."""
+        lines = [line.entry.get("problems", {}) for line in self.lines]
+        return {problem: texts for line in lines for problem, texts in line.items()}
+
     def table(self, kind: str) -> pa.Table:
-        """The table "rounds" or "evals", in which gaps are empty; RecordError where it is none."""
+        """One of the tables of a record but for the rollouts, in which gaps are empty.
+
+        RecordError where it is none.
+        """
         with reading(self.path / files.JOURNAL):
+            if kind == "problems":
+                rows = [(problem, *texts) for problem, texts in self.asked.items()]
+                names = NEEDED_COLUMNS[kind]
+                columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
+                return checked(pa.table(columns), kind) if rows else pa.table({})
             if kind == "evals":
                 entries = [line.entry for line in self.lines if line.kind == "evaluation"]
                 return joined([checked(pa.table(entry["columns"]), kind) for entry in entries])

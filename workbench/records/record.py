@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.records.files import (
     JOURNAL,
+    KINDS,
     MANIFEST,
     SHELF,
     RecordError,
@@ -105,8 +106,9 @@ class Record:
 
     @property
     def label(self) -> str:
-        """Name of the method."""
-        return self._source().manifest["method"]["name"]
+        """The label that the run was given, or the name of its method."""
+        manifest = self._source().manifest
+        return manifest.get("label") or manifest["method"]["name"]
 
     @property
     def seed(self) -> int:
@@ -127,6 +129,11 @@ class Record:
         """
         return self._seen(lambda: self._frame("evals"))
 
+    @property
+    def questions(self) -> pd.DataFrame:
+        """One row a problem that was asked: problem, question, gold; empty in early records."""
+        return self._seen(lambda: self._frame("problems"))
+
     def rollouts(
         self, rounds: Iterable[int] | None = None, columns: Sequence[str] | None = None
     ) -> pd.DataFrame:
@@ -143,6 +150,8 @@ class Record:
         -------
         DataFrame
             Rounds differ in columns where a slot had nothing to say. What a round lacks is NaN.
+            Question and gold answer stand beside every rollout, as far as the record has them.
+            Where none was kept, a RecordWarning says why.
 
         Raises
         ------
@@ -153,17 +162,42 @@ class Record:
 
         wanted = None if rounds is None else {int(number) for number in rounds}
         names = None if columns is None else list(columns)
+        asked = [name for name in ("question", "gold") if names is None or name in names]
+        if names is not None and asked:
+            names = [*{*names, "problem"} - {*asked}]
         table = self._seen(lambda: self._source().rollouts(wanted, names))
         if not len(table):
-            return pd.DataFrame(columns=names)
+            if self.why_empty:
+                warnings.warn(f"{self.path}: {self.why_empty}", RecordWarning, stacklevel=2)
+            return pd.DataFrame(columns=columns)
         table = table.drop_columns("part")
         # A column that none of these rounds has is there when others have it.
         full = [name for name in table.column_names if table[name].null_count < len(table)]
         there = full if names is None else [name for name in names if name in full]
         absent = [name for name in names or () if name not in there]
         if absent:
-            raise ValueError(f"columns={names}: no rollouts have {', '.join(map(repr, absent))}")
-        return table.select(there).to_pandas(ignore_metadata=True)
+            why = f"; {self.why_empty}" if self.why_empty else ""
+            raise ValueError(
+                f"columns={columns}: no rollouts have {', '.join(map(repr, absent))}{why}"
+            )
+        frame = table.select(there).to_pandas(ignore_metadata=True)
+        questions = self.questions
+        if "problem" in frame and len(questions):
+            texts = questions.set_index("problem")
+            for name in asked:
+                frame[name] = frame["problem"].map(texts[name])
+        return frame if columns is None else frame.reindex(columns=list(columns))
+
+    @property
+    def why_empty(self) -> str | None:
+        """Why rollouts, or columns of them, are missing; None where nothing was left out."""
+        kept = self._source().manifest.get("thinned", {}).get("columns")
+        if kept is None:
+            return None
+        return (
+            f"of its rollouts {', '.join(kept) or 'nothing'} was kept when it was packed; "
+            "columns='sample' or 'all' of a sweep or a trial, and records.pack(folder), keep more"
+        )
 
     def rounds_with_rollouts(self) -> list[int]:
         """Numbers of the rounds of which the record has rollouts, in order."""
@@ -219,7 +253,8 @@ class Record:
         """
 
         def find() -> tuple[None, list[str]]:
-            problems = [problem for kind in ("rounds", "evals") for problem in self._frame(kind)[1]]
+            tables = [kind for kind in KINDS if kind != "rollouts"]
+            problems = [problem for kind in tables for problem in self._frame(kind)[1]]
             # One column tells whether a file is there and unchanged.
             problems += self._source().rollouts(None, ["round"])[1]
             return None, list(dict.fromkeys(problems))

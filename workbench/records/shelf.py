@@ -3,6 +3,7 @@
     shelf.json               the manifest of every run, and the digests of the other files
     rounds-DIGEST.parquet    the tables of rounds of all runs, one after the other, by `run`
     evals-DIGEST.parquet     their evaluations
+    problems-DIGEST.parquet  question and gold answer of the problems of each run
     rollouts-DIGEST.parquet  what is kept of their rollouts, with the round (`part`) that has them
 
 `shelf.json` begins with the digest of the rest of it, so that a changed bit anywhere is found.
@@ -32,8 +33,9 @@ from workbench.records.files import RecordError, digest_of, read_ordinary, stamp
 from workbench.records.manifest import checked_manifest
 from workbench.records.tables import checked, reading
 
-# Those of format 1 have more entries, which say where the rows of a run are. They are not needed.
-SHELF_FORMATS = (1, 2)
+# Those of formats 1 and 2 have no table of problems. Those of format 1 have more entries, which say
+# where the rows of a run are; they are not needed.
+SHELF_FORMATS = (1, 2, 3)
 TABLE_NAME = re.compile(rf"({'|'.join(files.KINDS)})-[0-9a-f]{{16}}\.parquet")
 # A run's place below the folder, "." for the folder itself. None of its parts may lead elsewhere.
 RUN_NAME = re.compile(r"\.|(?!\.{1,2}(/|$))[^/\x00]+(/(?!\.{1,2}(/|$))[^/\x00]+)*")
@@ -120,7 +122,7 @@ class Packed:
         return self.shelf.manifests[self.name]
 
     def table(self, kind: str) -> pa.Table:
-        """The table "rounds" or "evals"; RecordError where it is damaged."""
+        """One of the tables but for the rollouts; RecordError where it is damaged."""
         return self.shelf.table(kind, self.name)
 
     @property

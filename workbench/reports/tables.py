@@ -45,7 +45,9 @@ def each_record(groups: Groups) -> Iterator[tuple[str, Record]]:
 def default_baseline(groups: Groups) -> str:
     """The label that others are compared with: grpo, a method called so, or else the first."""
     # The label first, and then the method behind it, since labels are the caller's choice.
-    methods = [label for label, group in groups.items() if group[0].label == "grpo"]
+    methods = [
+        label for label, group in groups.items() if group[0].manifest["method"]["name"] == "grpo"
+    ]
     return "grpo" if "grpo" in groups else [*methods, *groups][0]
 
 
@@ -160,8 +162,9 @@ def responses(groups: Groups, most: int) -> pd.DataFrame:
     Returns
     -------
     DataFrame, a row a rollout, by the name of the run
-        round, problem, response, verdict, reward, advantage, and training: "trained", "left out",
-        or "chosen" where a selected rollout had no gradient.
+        round, problem, question and gold where they are known, response, verdict, reward,
+        advantage, and training: "trained", "left out", or "chosen" where a selected rollout had no
+        gradient.
     """
     runs = dict(each_record(groups))
     # The same for every run, so that a long one does not push out the others.
@@ -186,5 +189,12 @@ def responses(groups: Groups, most: int) -> pd.DataFrame:
     table = pd.concat(parts).set_index("run")
     table["training"] = np.where(table["selected"], "chosen", "left out")
     table.loc[table["trained"], "training"] = "trained"
-    shown = ["round", "problem", "text", "status", "reward", "advantage", "training"]
+    shown = ["round", "problem", "question", "gold", "text", "status", "reward", "advantage"]
+    shown = [name for name in (*shown, "training") if name in table]
     return table[shown].rename(columns={"text": "response", "status": "verdict"})
+
+
+def why_none(groups: Groups) -> str:
+    """Why `responses` has none."""
+    reasons = [record.why_empty for _, record in each_record(groups)]
+    return next(filter(None, reasons), "no round yet, or too few rows were asked for")

@@ -48,7 +48,7 @@ PARAMETERS: dict[str, Any] = {
     "learning_rate": None,
     "evaluate_every": None,
     "checkpoint_every": None,
-    "columns": "none",
+    "columns": "sample",
     "cost": None,
 }
 OUTCOME = {"status", "error", "results", "seconds", "fingerprint"}  # what outcome.json has
@@ -60,8 +60,13 @@ KEPT_COLUMNS: dict[str, tuple[str, ...] | None] = {
         *("problem", "round", "age", "score", "selected", "reward", "length", "truncated"),
         *(f"feature_{feature}" for feature in FEATURES),
     ),
+    "sample": (
+        *("problem", "round", "draw", "text", "status", "correct", "reward", "advantage"),
+        *("selected", "trained", "length", "truncated"),
+    ),
     "all": None,
 }
+SAMPLE_MB = 0.25  # of the rollouts of a run, with columns="sample"
 # A run goes on for its rollouts up to so many times its rounds. A method that samples next to
 # nothing would otherwise never end.
 MOST_ROUNDS = 10
@@ -255,7 +260,8 @@ def run_directly(case: Case) -> dict[str, Any]:
         # The last step, since a packed record cannot go on. `is_complete` relies on that.
         kept = KEPT_COLUMNS[values["columns"]]
         if kept is not None:
-            pack(case.record, kept)
+            sampled = values["columns"] == "sample"
+            pack(case.record, kept, megabytes=SAMPLE_MB if sampled else None)
 
     record = load(case.record)
     table = record.rounds

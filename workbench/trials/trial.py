@@ -97,8 +97,9 @@ class Trial:
     problems_per_round : int
     evaluate_every : int, optional
         Rounds between evaluations in the comparison; None for a fifth of the rounds.
-    columns : {"none", "outcomes", "scores", "all"}
+    columns : {"sample", "none", "outcomes", "scores", "all"}
         What is kept of the rollouts of the comparison, see `workbench.trials.cases.KEPT_COLUMNS`.
+        A sample has at most `SAMPLE_MB` (a quarter of a megabyte) a run.
     level : float
         Probability of calling at least one arm better or worse although it is not.
     mixed : bool
@@ -132,7 +133,7 @@ class Trial:
         first_seed: int = 0,
         problems_per_round: int = 32,
         evaluate_every: int | None = None,
-        columns: str = "none",
+        columns: str = "sample",
         level: float = ALPHA,
         mixed: bool = False,
         jobs: int | None = None,
