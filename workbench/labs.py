@@ -212,16 +212,6 @@ class Lab:
 
         return torch.optim.AdamW(parameters, lr=learning_rate, **self.optimizer)
 
-    @property
-    def device(self) -> str | None:
-        """Where the model will lie; None where only the policy knows."""
-        settings = self.model if self.config is None else self.config
-        if "device" not in settings:
-            return None
-        import torch
-
-        return settings["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
-
     def learning_rate_of(self, step: int, learning_rate: float) -> float:
         """The learning rate of an optimizer step, counted from 0 over the whole run."""
         if step >= self.warm_up:

@@ -34,6 +34,7 @@ from workbench.records.locks import RecordLock
 from workbench.records.manifest import (
     changes,
     check_conditions,
+    check_same_run,
     made_again,
     made_of,
     made_on,
@@ -46,7 +47,7 @@ from workbench.rules.replay import read_from_files
 from workbench.slots import NEEDS
 from workbench.training import Training
 from workbench.utils.code import digest_of, own_code
-from workbench.utils.descriptions import describe, differences
+from workbench.utils.descriptions import describe
 from workbench.utils.html import card
 from workbench.utils.labels import check_label
 from workbench.utils.numbers import to_digits
@@ -497,27 +498,9 @@ class Run:
 
         `made` has what is known once the policy is made.
         """
-        ours = {
-            **self.configuration(),
-            "versions": versions(),
-            "code": self._code,
-            "hardware": {} if self.lab.device is None else {"device": self.lab.device},
-            **(made or {}),
-        }
-        identity = [*self.configuration(), *({"policy"} & ours.keys())]
-        # Records of earlier versions say nothing of these.
-        if "policy" not in manifest:
-            identity = [name for name in identity if name not in ("files", "policy", "label")]
-            ours["lab"].pop("model", None)
-        asked_for = {name: ours[name] for name in identity}
-        recorded = {name: manifest.get(name) for name in identity}
-        different = "; ".join(differences(asked_for, recorded)[:3])
-        if different:
-            raise ValueError(
-                f"out={str(path)!r} holds another run (asked for, recorded): {different}; name "
-                "another directory"
-            )
-        check_conditions(ours, manifest, path, self.mixed)
+        known = {**self.configuration(), "versions": versions(), "code": self._code}
+        check_same_run(made or known, manifest, path)
+        check_conditions(made or known, manifest, path, self.mixed)
 
 
 def _begin(run: Run) -> _Open:

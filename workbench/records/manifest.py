@@ -37,6 +37,7 @@ PACKAGES = ("torch", "transformers", "peft", "numpy", "math-verify", "trl", "uns
 
 # Parts of this package that change no number of a run.
 WITHOUT_NUMBERS = ("analysis", "cli", "plots", "reports")
+IDENTITY = ("method", "lab", "data", "files", "seed", "arguments", "label", "policy")
 # What has to be the same throughout a run, and for all runs of a trial or a sweep. The rest of the
 # hardware changes how long a run takes.
 CONDITIONS = ("versions.", "code.", "hardware.device:", "hardware.gpu:")
@@ -136,11 +137,10 @@ def made_again(
 
 def versions() -> dict[str, str]:
     """Versions of this package, of Python, and of the packages that results depend on."""
-    found = {
-        "workbench": __version__,
-        "source": source_digest(),
-        "python": platform.python_version(),
-    }
+    import torch
+
+    found = {"workbench": __version__, "source": source_digest()}
+    found |= {"python": platform.python_version(), "cuda": str(torch.cuda.is_available())}
     installed = {name: installed_version(name) for name in PACKAGES}
     return found | {name: version for name, version in installed.items() if version is not None}
 
@@ -225,18 +225,12 @@ def changes(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
 
     What either manifest does not name is left out.
     """
-    ours, theirs = ({**each, "hardware": dict(each.get("hardware", {}))} for each in (ours, theirs))
-    for manifest in (ours, theirs):
-        # cuda:0 and cuda:1 are cards of one machine; what they are says `gpu`.
-        if "device" in manifest["hardware"]:
-            manifest["hardware"]["device"] = str(manifest["hardware"]["device"]).partition(":")[0]
     names = [name for name in ("versions", "code", "hardware") if name in ours and name in theirs]
     known = {name: theirs[name] for name in names}
-    same_names = {
-        name: {key: ours[name].get(key, entry) for key, entry in known[name].items()}
-        for name in names
+    same = {
+        name: {key: ours[name].get(key, known[name][key]) for key in known[name]} for name in names
     }
-    return differences(same_names, known)
+    return differences(same, known)
 
 
 def check_conditions(
@@ -248,6 +242,22 @@ def check_conditions(
         raise ValueError(
             f"{path} was made under other conditions (now, then): {'; '.join(changed[:3])}; name "
             "another directory, or go on with both by mixed=True (--mixed)"
+        )
+
+
+def check_same_run(ours: dict[str, Any], theirs: dict[str, Any], path: Path) -> None:
+    """ValueError unless two manifests are of one run, as far as `ours` says what it is."""
+    names = [name for name in IDENTITY if name in ours]
+    if "policy" not in theirs:
+        # Records of earlier versions say nothing of these.
+        names = [name for name in names if name not in ("files", "policy", "label")]
+        ours = {**ours, "lab": {**ours["lab"], "model": theirs["lab"].get("model")}}
+    asked_for, recorded = ({name: each.get(name) for name in names} for each in (ours, theirs))
+    different = "; ".join(differences(asked_for, recorded)[:3])
+    if different:
+        raise ValueError(
+            f"out={str(path)!r} holds another run (asked for, recorded): {different}; name "
+            "another directory"
         )
 
 

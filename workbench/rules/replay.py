@@ -72,25 +72,40 @@ class RightAnswers(Stored):
 
     def check(self, policy: Any, lab: Any) -> None:
         """ValueError for answers of a file that this run could not have sampled."""
-        stored, longest = self.stored, lab.sampling.max_new_tokens
+        stored, most = self.stored, lab.sampling.max_new_tokens
         assert stored is not None
-        if stored.lengths.max(initial=0) > longest:
-            found = f"an answer has {stored.lengths.max()} tokens, and max_new_tokens is {longest}"
-            raise ValueError(f"path={self.path!r}: {found}")
-        size = getattr(getattr(policy.model, "config", None), "vocab_size", None)
-        highest = max(each.values.max(initial=0) for each in (stored.prompt, stored.response))
-        if size is not None and highest >= size:
-            found = f"token {highest} is beyond the {size} of the model"
-            raise ValueError(f"path={self.path!r}: {found}; it is of another tokenizer")
+        tables = [getattr(column, "values", column) for _, column in stored.items()]
+        vocabulary = getattr(getattr(policy.model, "config", None), "vocab_size", np.inf)
+        tokens = np.concatenate([stored.prompt.values, stored.response.values])
+        missing = stored.old_logprobs.lengths != stored.lengths
+        # Beyond float32 a number is infinite where it meets a tensor.
+        with np.errstate(over="ignore"):
+            floats = [column.astype(np.float32) for column in tables if column.dtype.kind == "f"]
+        wrong = {
+            "a number is not finite": not all(np.isfinite(column).all() for column in floats),
+            "a token is none of the model's": ((tokens < 0) | (tokens >= vocabulary)).any(),
+            f"an answer has no token or over {most}": not (
+                (stored.lengths >= 1) & (stored.lengths <= most)
+            ).all(),
+            "a token has no log-probability": missing.any() and stored.old_logprobs.lengths.any(),
+            "a prompt or a gold answer is not that of this run": self._differs(
+                policy, lab.problems
+            ),
+        }
+        for reason in [reason for reason, is_so in wrong.items() if is_so]:
+            raise ValueError(f"path={self.path!r}: {reason}")
+
+    def _differs(self, policy: Any, problems: Any) -> bool:
+        """Whether a problem of a pool has another prompt or gold answer in the file."""
+        if self.stored is None or not isinstance(problems, Pool):
+            return False
         rows_of = self.rows_by_problem()
-        for problem in lab.problems if isinstance(lab.problems, Pool) else ():
-            for row in rows_of.get(problem.id, ()):
-                asked = stored.prompt[row].tolist(), stored.answer[row]
-                if asked != (policy.encode([problem.prompt])[0], problem.answer):
-                    raise ValueError(
-                        f"path={self.path!r}: problem {problem.id!r} has another prompt or gold "
-                        "answer there than in this run"
-                    )
+        known = [problem for problem in problems if problem.id in rows_of]
+        return any(
+            (self.stored.prompt[row].tolist(), self.stored.answer[row]) != (prompt, problem.answer)
+            for problem, prompt in zip(known, policy.encode([each.prompt for each in known]))
+            for row in rows_of[problem.id]
+        )
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Store the round's new right answers; of each problem the newest `capacity` stay."""
@@ -348,36 +363,8 @@ def load_answers(path: Any) -> Rollouts:
     except OSError as error:
         raise OSError(f"path={str(path)!r}: {error}") from None
     answers = _from_state(join_arrays(state, tensors))
-    _check_answers(answers, path)
     # They are of no round of this run: 0 lies before the first one.
     return answers.assign(round=np.zeros(len(answers), np.int64))
-
-
-def _check_answers(answers: Rollouts, path: Any) -> None:
-    """ValueError for a table of answers that no run has written."""
-    numbers = [value for _, value in answers.items() if not isinstance(value, Ragged)]
-    tokens = {name: value for name, value in answers.items() if isinstance(value, Ragged)}
-    numbers += [value.values for value in tokens.values()]
-    # Beyond float32 a number is infinite where it meets a tensor.
-    with np.errstate(over="ignore"):
-        finite = all(
-            np.isfinite(value.astype(np.float32)).all()
-            for value in numbers
-            if value.dtype.kind == "f"
-        )
-    reason = None
-    if not finite:
-        reason = "a number is not finite"
-    elif any(value.offsets[-1] != len(value.values) for value in tokens.values()):
-        reason = "its rows do not fit its tokens"
-    elif min(value.lengths.min(initial=1) for value in (answers.prompt, answers.response)) < 1:
-        reason = "a prompt or a response has no tokens"
-    elif not np.isin(answers.old_logprobs.lengths - answers.lengths, 0).all():
-        reason = "not every token has a log-probability"
-    elif min(each.values.min(initial=0) for each in (answers.prompt, answers.response)) < 0:
-        reason = "a token has a negative number"
-    if reason:
-        raise ValueError(f"path={str(path)!r}: {reason}; make it by `replay.save_answers`")
 
 
 def read_from_files(method: Any, policy: Any = None, lab: Any = None) -> dict[str, str]:
