@@ -201,8 +201,7 @@ def pretend(monkeypatch, **versions):
     """Other versions of packages, as far as a manifest can tell."""
     ours = manifest.versions()
     changed = {name: versions.get(name, ours[name]) for name in ours}
-    for module in ("workbench.records.manifest", "workbench.run", "workbench.trials.grids"):
-        monkeypatch.setattr(f"{module}.versions", lambda: changed)
+    monkeypatch.setattr(manifest, "versions", lambda: changed)
 
 
 @pytest.mark.parametrize("name", ["workbench", "source", "torch", "transformers", "numpy"])
@@ -477,6 +476,21 @@ def test_a_folder_that_changed_under_a_live_run_is_not_written_to(tmp_path, chan
                 assert before.get(path) == after.get(path), path
 
 
+@pytest.mark.parametrize("rounds, every", [(4, 2), (3, 2), (4, 3), (1, 5)])
+@pytest.mark.parametrize("lost", [1, 2, "half a line"])
+def test_a_lost_end_is_found_whatever_the_last_line_is(tmp_path, rounds, every, lost):
+    """The evaluation after the last round once came after the checkpoint that tells of it."""
+    go(run(small_lab(), tmp_path, evaluate_every=3, checkpoint_every=every), rounds)
+    assert wb.load(tmp_path, strict=True).evals["round"].max() == rounds
+    journal = tmp_path / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines)[:-40] if lost == "half a line" else b"".join(lines[:-lost]))
+    with pytest.raises(RecordError, match="its end is lost"):
+        wb.load(tmp_path, strict=True)
+    with pytest.warns(RecordWarning, match="its end is lost"):
+        wb.load(tmp_path)
+
+
 def test_a_run_that_was_put_back_goes_on_from_what_is_on_the_disk(tmp_path):
     folder, copy = tmp_path / "run", tmp_path / "copy"
     live = run(small_lab(), folder, checkpoint_every=1)
@@ -484,7 +498,7 @@ def test_a_run_that_was_put_back_goes_on_from_what_is_on_the_disk(tmp_path):
     shutil.copytree(folder, copy)
     go(live, 4)
     put_back(folder, copy)
-    with pytest.raises(RecordError, match=r"journal\.jsonl: it was changed by somebody else"):
+    with pytest.raises(RecordError, match=r"journal\.jsonl was changed by somebody else"):
         go(live, 5)
     for extra in ("000003", "000004"):
         (folder / "rollouts" / f"{extra}.parquet").unlink(missing_ok=True)

@@ -39,7 +39,6 @@ from workbench.records.manifest import (
     made_of,
     made_on,
     manifest_text,
-    versions,
 )
 from workbench.records.trackers import Trackers
 from workbench.rollouts import NonFinite
@@ -126,7 +125,7 @@ class _Open:
         self.writer.checkpoint(tensors | training.old_weights.tensors(), state)
         self.checkpointed = self.round
 
-    def step(self) -> dict[str, Any]:
+    def step(self, is_last: bool) -> dict[str, Any]:
         """Train for one round and record it; returns its row."""
         number = self.round + 1
         try:
@@ -143,8 +142,9 @@ class _Open:
         self.writer.round(row, columns, self.training.asked.values())
         self.training.history.add(row)
         self.trackers.log(row, number)
-        # The checkpoint comes last: a run that resumes from it never lacks its evaluation.
-        if self.evaluate_every and number % self.evaluate_every == 0:
+        # The checkpoint comes last: a run that resumes from it never lacks its evaluation, and one
+        # whose record has lost its last line is found out.
+        if self.evaluate_every and (is_last or number % self.evaluate_every == 0):
             self.evaluate(number)
         if number % self.checkpoint_every == 0:
             self.checkpoint()
@@ -423,9 +423,7 @@ class Run:
                 shown = Progress(self.configured_method.name, self.round, n, progress)
                 with shown:
                     while self.round < n:
-                        row = work.step()
-                        if self.round == n:
-                            work.evaluate_last()
+                        row = work.step(is_last=self.round + 1 == n)
                         shown.update(row)
                         _warn(row["warnings"], shown)
                         yield row
@@ -498,9 +496,9 @@ class Run:
 
         `made` has what is known once the policy is made.
         """
-        known = {**self.configuration(), "versions": versions(), "code": self._code}
-        check_same_run(made or known, manifest, path)
-        check_conditions(made or known, manifest, path, self.mixed)
+        ours = made or {**self.configuration(), "code": self._code}
+        check_same_run(ours, manifest, path)
+        check_conditions(ours, manifest, path, self.mixed)
 
 
 def _begin(run: Run) -> _Open:

@@ -127,7 +127,7 @@ class Journal:
             is_ours = False
         if not is_ours:
             raise RecordError(
-                f"{self.path}: it was changed by somebody else while the run went on: the folder "
+                f"{self.path} was changed by somebody else while the run went on: the folder "
                 "was put back to an earlier copy, moved or deleted, or another program wrote to "
                 "it; nothing was written, and a new call goes on from what is on the disk"
             )

@@ -237,6 +237,7 @@ def check_conditions(
     ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path, mixed: bool
 ) -> None:
     """ValueError where a record was made under other conditions, unless they may be mixed."""
+    ours = {"versions": versions(), **ours}
     changed = [line for line in changes(ours, theirs) if line.startswith(CONDITIONS)]
     if changed and not mixed:
         raise ValueError(

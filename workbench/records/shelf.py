@@ -33,9 +33,8 @@ from workbench.records.files import RecordError, digest_of, read_ordinary, stamp
 from workbench.records.manifest import checked_manifest
 from workbench.records.tables import checked, reading
 
-# Those of formats 1 and 2 have no table of problems. Those of format 1 have more entries, which say
-# where the rows of a run are; they are not needed.
-SHELF_FORMATS = (1, 2, 3)
+# Those of format 1 have more entries, which say where the rows of a run are. They are not needed.
+SHELF_FORMATS = (1, 2)
 TABLE_NAME = re.compile(rf"({'|'.join(files.KINDS)})-[0-9a-f]{{16}}\.parquet")
 # A run's place below the folder, "." for the folder itself. None of its parts may lead elsewhere.
 RUN_NAME = re.compile(r"\.|(?!\.{1,2}(/|$))[^/\x00]+(/(?!\.{1,2}(/|$))[^/\x00]+)*")

@@ -67,8 +67,8 @@ class RightAnswers(Stored):
             instance_of("path", self.path, (str, os.PathLike), '"answers.safetensors"')
             self.path = os.path.abspath(self.path)  # the working directory may change
             # Read by the constructor, so that a missing file is found before a model is loaded.
-            self.digest = files.digest_of(files.read_ordinary(Path(self.path)))
             self.stored = load_answers(self.path)
+            self.digest = files.digest_of(files.read_ordinary(Path(self.path)))
 
     def check(self, policy: Any, lab: Any) -> None:
         """ValueError for answers of a file that this run could not have sampled."""

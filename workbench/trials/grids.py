@@ -49,7 +49,7 @@ import pandas as pd
 from workbench.policies.checks import check_packages
 from workbench.records import exists, load
 from workbench.records.files import replacing
-from workbench.records.manifest import check_conditions, versions
+from workbench.records.manifest import check_conditions
 from workbench.trials import engine
 from workbench.trials.cases import PARAMETERS, Case, prepare
 from workbench.utils.labels import LOGS, check_label, to_folder
@@ -402,7 +402,7 @@ def sweep(
         todo = [case for case in cases if not case.finished]
         made = [case.record for case in cases if case not in todo and exists(case.record)]
         for record in made if todo else ():
-            check_conditions({"versions": versions()}, load(record).manifest, record, mixed)
+            check_conditions({}, load(record).manifest, record, mixed)
         if todo and todo[0].notebook is not None:
             report(f"runs the code of the notebook {os.path.relpath(todo[0].notebook)}")
         elif ray in (None, "local"):
