@@ -27,13 +27,11 @@ from workbench.labs import LARGEST_LEARNING_RATE, Lab
 from workbench.methods import Method
 from workbench.policies.stress import OldWeights
 from workbench.pools import MOST_PROBLEMS, Pool
-from workbench.records import FORMAT, Record, RecordError, RecordWarning, Writer, refuse_other_files
+from workbench.records import FORMAT, Record, RecordError, Writer, refuse_other_files
 from workbench.records.checkpoints import pack, unpack
 from workbench.records.health import History, TrainingWarning
 from workbench.records.locks import RecordLock
 from workbench.records.manifest import (
-    changes,
-    check_conditions,
     check_same_run,
     made_again,
     made_of,
@@ -497,8 +495,7 @@ class Run:
         `made` has what is known once the policy is made.
         """
         ours = made or {**self.configuration(), "code": self._code}
-        check_same_run(ours, manifest, path)
-        check_conditions(ours, manifest, path, self.mixed)
+        check_same_run(ours, manifest, path, self.mixed)
 
 
 def _begin(run: Run) -> _Open:
@@ -521,12 +518,7 @@ def _begin(run: Run) -> _Open:
     # Where the directory holds a record already, that one is opened, and the manifest above is
     # not written.
     if (run.path / "manifest.json").exists():
-        recorded = run.record.manifest
-        run.check_recorded(recorded, run.path, manifest)
-        changed = "; ".join(changes(manifest, recorded)[:3])
-        if changed:
-            text = f"{run.path}: goes on under other conditions (now, then): {changed}"
-            warnings.warn(text, RecordWarning, stacklevel=4)
+        run.check_recorded(run.record.manifest, run.path, manifest)
     writer = Writer(run.path, manifest, run.lock)
     training = Training(
         lab=run.lab,

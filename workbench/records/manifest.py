@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import subprocess
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__
-from workbench.records.files import FORMAT, MANIFEST, RecordError, read_ordinary
+from workbench.records.files import FORMAT, MANIFEST, RecordError, RecordWarning, read_ordinary
 from workbench.records.tables import reading
 from workbench.utils.code import digest_of
 from workbench.utils.descriptions import differences
@@ -236,17 +237,25 @@ def changes(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
 def check_conditions(
     ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path, mixed: bool
 ) -> None:
-    """ValueError where a record was made under other conditions, unless they may be mixed."""
-    ours = {"versions": versions(), **ours}
-    changed = [line for line in changes(ours, theirs) if line.startswith(CONDITIONS)]
-    if changed and not mixed:
+    """ValueError where a record was made under other conditions, unless they may be mixed.
+
+    Once our hardware is known, a RecordWarning tells of all that has changed.
+    """
+    changed = changes({"versions": versions(), **ours}, theirs)
+    refused = [line for line in changed if line.startswith(CONDITIONS)]
+    if refused and not mixed:
         raise ValueError(
-            f"{path} was made under other conditions (now, then): {'; '.join(changed[:3])}; name "
+            f"{path} was made under other conditions (now, then): {'; '.join(refused[:3])}; name "
             "another directory, or go on with both by mixed=True (--mixed)"
         )
+    if changed and "hardware" in ours:
+        text = f"{path}: goes on under other conditions (now, then): {'; '.join(changed[:3])}"
+        warnings.warn(text, RecordWarning, stacklevel=7)
 
 
-def check_same_run(ours: dict[str, Any], theirs: dict[str, Any], path: Path) -> None:
+def check_same_run(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path, mixed: bool
+) -> None:
     """ValueError unless two manifests are of one run, as far as `ours` says what it is."""
     names = [name for name in IDENTITY if name in ours]
     if "policy" not in theirs:
@@ -260,6 +269,7 @@ def check_same_run(ours: dict[str, Any], theirs: dict[str, Any], path: Path) -> 
             f"out={str(path)!r} holds another run (asked for, recorded): {different}; name "
             "another directory"
         )
+    check_conditions(ours, theirs, path, mixed)
 
 
 # Checks

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from workbench.records.files import (
     JOURNAL,
     KINDS,
@@ -36,6 +38,7 @@ from workbench.utils.html import card
 if TYPE_CHECKING:
     import pandas as pd
 
+ASKED = ("question", "gold")  # what the table of problems adds to rollouts
 SPENT = ("seconds", "rollouts", "flops")
 
 
@@ -162,15 +165,20 @@ class Record:
 
         wanted = None if rounds is None else {int(number) for number in rounds}
         names = None if columns is None else list(columns)
-        asked = [name for name in ("question", "gold") if names is None or name in names]
-        if names is not None and asked:
-            names = [*{*names, "problem"} - {*asked}]
-        table = self._seen(lambda: self._source().rollouts(wanted, names))
+        read = names
+        if names is not None and not {*ASKED}.isdisjoint(names):
+            read = [*{*names, "problem"} - {*ASKED}]
+        table = self._seen(lambda: self._source().rollouts(wanted, read))
         if not len(table):
             if self.why_empty:
                 warnings.warn(f"{self.path}: {self.why_empty}", RecordWarning, stacklevel=2)
-            return pd.DataFrame(columns=columns)
+            return pd.DataFrame(columns=names)
         table = table.drop_columns("part")
+        questions, _ = self._frame("problems")
+        if len(questions) and "problem" in table.column_names:
+            texts = questions.set_index("problem").reindex(table["problem"].to_pylist())
+            for name in ASKED:
+                table = table.append_column(name, pa.array(texts[name], from_pandas=True))
         # A column that none of these rounds has is there when others have it.
         full = [name for name in table.column_names if table[name].null_count < len(table)]
         there = full if names is None else [name for name in names if name in full]
@@ -178,15 +186,9 @@ class Record:
         if absent:
             why = f"; {self.why_empty}" if self.why_empty else ""
             raise ValueError(
-                f"columns={columns}: no rollouts have {', '.join(map(repr, absent))}{why}"
+                f"columns={names}: no rollouts have {', '.join(map(repr, absent))}{why}"
             )
-        frame = table.select(there).to_pandas(ignore_metadata=True)
-        questions = self.questions
-        if "problem" in frame and len(questions):
-            texts = questions.set_index("problem")
-            for name in asked:
-                frame[name] = frame["problem"].map(texts[name])
-        return frame if columns is None else frame.reindex(columns=list(columns))
+        return table.select(there).to_pandas(ignore_metadata=True)
 
     @property
     def why_empty(self) -> str | None:

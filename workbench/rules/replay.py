@@ -77,6 +77,7 @@ class RightAnswers(Stored):
         tables = [getattr(column, "values", column) for _, column in stored.items()]
         vocabulary = getattr(getattr(policy.model, "config", None), "vocab_size", np.inf)
         tokens = np.concatenate([stored.prompt.values, stored.response.values])
+        odd = (stored.lengths < 1) | (stored.lengths > most)
         missing = stored.old_logprobs.lengths != stored.lengths
         # Beyond float32 a number is infinite where it meets a tensor.
         with np.errstate(over="ignore"):
@@ -84,13 +85,9 @@ class RightAnswers(Stored):
         wrong = {
             "a number is not finite": not all(np.isfinite(column).all() for column in floats),
             "a token is none of the model's": ((tokens < 0) | (tokens >= vocabulary)).any(),
-            f"an answer has no token or over {most}": not (
-                (stored.lengths >= 1) & (stored.lengths <= most)
-            ).all(),
+            f"an answer has no token or over {most}": odd.any(),
             "a token has no log-probability": missing.any() and stored.old_logprobs.lengths.any(),
-            "a prompt or a gold answer is not that of this run": self._differs(
-                policy, lab.problems
-            ),
+            "a prompt or a gold answer is another": self._differs(policy, lab.problems),
         }
         for reason in [reason for reason, is_so in wrong.items() if is_so]:
             raise ValueError(f"path={self.path!r}: {reason}")
