@@ -23,7 +23,7 @@ from workbench.records import RecordError, RecordWarning, manifest, pack
 from workbench.reports import tables
 from workbench.rollouts import Ragged
 from workbench.rules.replay import load_answers, save_answers
-from workbench.trials import sweep
+from workbench.trials import Trial, sweep
 from workbench.verifiers import Math
 
 MODEL = str(shipped("models/tiny"))
@@ -284,6 +284,63 @@ def test_folders_that_were_exchanged_are_named(tmp_path):
     content["cases"].append({"label": "d"})
     with pytest.raises(ValueError, match=r"a/seed-0: .*holds another run .*allocator\.n: 2, 3"):
         sweep(content, out=tmp_path, jobs=1, report=print)
+
+
+# Trials
+
+
+def trial(out, **options):
+    """A trial of two arms with a few short runs, as it is before it runs."""
+    lab = small_lab(pool=16, held_out=4)
+    arms = {"three": wb.methods.grpo(3)}
+    settings = {"rounds": 2, "seeds": 2, "rates": [1e-3], "tuning_seeds": 1, "target": 0.01}
+    options = {"problems_per_round": 2, "jobs": 1, "report": print, **settings, **options}
+    return Trial(arms, against=wb.methods.grpo(2), lab=lab, out=out, **options)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    out = tmp_path_factory.mktemp("made") / "trial"
+    done = trial(out).run()
+    assert done.table["seeds"].max() == 2
+    return out
+
+
+def copied(made, folder):
+    shutil.copytree(made, folder)
+    return folder
+
+
+def test_the_runs_of_a_trial_know_their_label_and_keep_a_sample(made):
+    for path in wb.records.record_paths(made):
+        record = wb.load(path, strict=True)
+        assert record.manifest["label"] in ("grpo", "three")
+        if "tuning" not in path.parts:
+            assert {"question", "gold", "text"} <= {*record.rollouts().columns}
+    assert set(runs.load_all(made / "runs")) == {"grpo", "three"}
+
+
+def test_folders_of_two_arms_that_were_exchanged_are_named(made, tmp_path):
+    """They once turned the sentence of the trial around."""
+    out = copied(made, tmp_path / "trial")
+    for old, new in (("grpo", "x"), ("three", "grpo"), ("x", "three")):
+        (out / "runs" / old).rename(out / "runs" / new)
+    with pytest.raises(ValueError, match=r"runs/.*seed-0: .*holds another run.*allocator\.n"):
+        trial(out).look()
+
+
+def test_a_trial_mixes_versions_by_one_word(made, tmp_path, monkeypatch):
+    out = copied(made, tmp_path / "trial")
+    shutil.rmtree(out / "runs" / "three" / "seed-1")
+    shutil.rmtree(out / "logs" / "runs" / "three" / "seed-1")
+    pretend(monkeypatch, source="edited")
+    with pytest.raises(ValueError, match=r"versions\.source: 'edited', .*mixed=True"):
+        trial(out).run()
+    assert not (out / "runs" / "three" / "seed-1").exists()
+    assert trial(out, mixed=True).look().records["three"].keys() == {0}
+    # A trial beside it makes its own runs.
+    beside = trial(tmp_path / "beside")
+    assert not beside.look().found
 
 
 # Labels
