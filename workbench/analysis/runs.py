@@ -93,12 +93,12 @@ def labelled(records: Record | Iterable[Record]) -> dict[str, list[Record]]:
         groups.setdefault((name or record.label, key), []).append(record)
     parts = []
     for (name, _), group in groups.items():
-        # A seed that occurs twice is another run of the same setting. The directory above tells
-        # whose seed it is, and where it does not, the run stands alone.
+        # A seed that occurs twice is another run of the same setting. Where a label was given to
+        # both, the directory above tells whose seed it is, and otherwise each stands alone.
         by_folder: dict[Path, list[Record]] = {}
         for record in group:
-            is_arm = len(by_seed(group)) == len(group)
-            by_folder.setdefault(Path() if is_arm else record.path.parent, []).append(record)
+            is_split = len(by_seed(group)) < len(group) and "label" in record.manifest
+            by_folder.setdefault(record.path.parent if is_split else Path(), []).append(record)
         for each in by_folder.values():
             is_arm = len(by_seed(each)) == len(each)
             parts += [(name, each)] if is_arm else [(name, [record]) for record in each]
@@ -142,6 +142,7 @@ def one_setting(records: Any, what: str = "records") -> list[Record]:
     """
     records = _listed(records)
     first, *others = records
+    mixed = ""
     for other in others:
         both = f"{first.path} and {other.path} differ in"
         lines = "; ".join(differences(settings(first), settings(other))[:3])
@@ -153,8 +154,9 @@ def one_setting(records: Any, what: str = "records") -> list[Record]:
                 "from label to records"
             )
         lines = "; ".join(differences(conditions(first), conditions(other))[:3])
-        if lines:
-            warnings.warn(f"{what}: {both} {lines}", RecordWarning, stacklevel=3)
+        mixed = mixed or (lines and f"{what}: {both} {lines}")
+    if mixed:
+        warnings.warn(mixed, RecordWarning, stacklevel=3)
     if len(by_seed(records)) < len(records):
         raise ValueError(f"{what}: a seed occurs twice; give the runs labels of their own")
     return _in_order(records)

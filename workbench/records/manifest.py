@@ -89,10 +89,14 @@ def checked_manifest(manifest: Any) -> dict[str, Any]:
     for name, (is_right, needed) in ENTRIES.items():
         if name in manifest and not is_right(manifest[name]):
             raise ValueError(f"`{name}` is {brief(manifest[name])}: {needed} is needed")
-    for entry, name in (("method", "name"), ("lab", "lab")):
-        found = manifest[entry].get(name)
+    names = [
+        ("method.name", manifest["method"].get("name")),
+        ("lab.lab", manifest["lab"].get("lab")),
+    ]
+    names += [("label", manifest["label"])] if "label" in manifest else []
+    for entry, found in names:
         if not (isinstance(found, str) and found and found.isprintable()):
-            raise ValueError(f"`{entry}.{name}` is {brief(found)}: a text of one line is needed")
+            raise ValueError(f"`{entry}` is {brief(found)}: a text of one line is needed")
     return manifest
 
 
@@ -289,5 +293,5 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("format", "seed", "held_out"), WHOLE),
     **dict.fromkeys(("method", "lab", "arguments", "versions", "hardware"), OBJECT),
     **dict.fromkeys(("data", "thinned", "code", "files", "policy"), OBJECT),
-    **dict.fromkeys(("started", "commit", "label"), TEXT),
+    **dict.fromkeys(("started", "commit"), TEXT),
 }

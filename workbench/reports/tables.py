@@ -99,7 +99,17 @@ def configuration(group: Sequence[Record]) -> dict[str, str]:
     method = manifest["method"]
     words = {"method": method["name"]}
     words |= {f"{SLOTS[slot]} ({slot})": method[slot] for slot in method if slot in SLOTS}
-    for name in ("lab", "arguments", "hardware", "versions", "started", "commit"):
+    for name in (
+        "lab",
+        "policy",
+        "code",
+        "files",
+        "arguments",
+        "hardware",
+        "versions",
+        "started",
+        "commit",
+    ):
         words[name] = manifest.get(name)
     # The seed is what the runs of a label differ in, so all of them are named.
     words["seeds"] = span(sorted({record.seed for record in group}))
@@ -192,9 +202,3 @@ def responses(groups: Groups, most: int) -> pd.DataFrame:
     shown = ["round", "problem", "question", "gold", "text", "status", "reward", "advantage"]
     shown = [name for name in (*shown, "training") if name in table]
     return table[shown].rename(columns={"text": "response", "status": "verdict"})
-
-
-def why_none(groups: Groups) -> str:
-    """Why `responses` has none."""
-    reasons = [record.why_empty for _, record in each_record(groups)]
-    return next(filter(None, reasons), "no round yet, or too few rows were asked for")
