@@ -467,11 +467,15 @@ class Run:
             "method": describe(self.configured_method),
             "lab": self.lab.description(),
             "data": self.lab.digests(),
-            "files": read_from_files(self.configured_method),
             "seed": describe(self.seed),
             "arguments": {name: describe(getattr(self, name)) for name in ARGUMENTS},
-            **({} if self.label is None else {"label": self.label}),
         }
+
+    @property
+    def _further(self) -> dict[str, Any]:
+        """What else has to be the same when a run goes on, and the manifest holds."""
+        files = read_from_files(self.configured_method)
+        return {"files": files, "label": self.label, "code": self._code}
 
     def _check_directory(self) -> None:
         """ValueError unless the directory holds this run, or nothing yet."""
@@ -494,7 +498,7 @@ class Run:
 
         `made` has what is known once the policy is made.
         """
-        ours = made or {**self.configuration(), "code": self._code}
+        ours = made or self.configuration() | self._further
         check_same_run(ours, manifest, path, self.mixed)
 
 
@@ -509,10 +513,10 @@ def _begin(run: Run) -> _Open:
     manifest = {
         "format": FORMAT,
         **run.configuration(),
+        **run._further,
         "files": read_from_files(method, policy, run.lab),
         "held_out": len(run.lab.held_out or ()),
         "policy": made_of(policy),
-        "code": run._code,
         **made_on(policy.device),
     }
     # Where the directory holds a record already, that one is opened, and the manifest above is

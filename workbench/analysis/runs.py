@@ -97,7 +97,7 @@ def labelled(records: Record | Iterable[Record]) -> dict[str, list[Record]]:
         # both, the directory above tells whose seed it is, and otherwise each stands alone.
         by_folder: dict[Path, list[Record]] = {}
         for record in group:
-            is_split = len(by_seed(group)) < len(group) and "label" in record.manifest
+            is_split = len(by_seed(group)) < len(group) and record.manifest.get("label")
             by_folder.setdefault(record.path.parent if is_split else Path(), []).append(record)
         for each in by_folder.values():
             is_arm = len(by_seed(each)) == len(each)

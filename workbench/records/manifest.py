@@ -93,7 +93,8 @@ def checked_manifest(manifest: Any) -> dict[str, Any]:
         ("method.name", manifest["method"].get("name")),
         ("lab.lab", manifest["lab"].get("lab")),
     ]
-    names += [("label", manifest["label"])] if "label" in manifest else []
+    if manifest.get("label") is not None:
+        names.append(("label", manifest["label"]))
     for entry, found in names:
         if not (isinstance(found, str) and found and found.isprintable()):
             raise ValueError(f"`{entry}` is {brief(found)}: a text of one line is needed")
@@ -261,7 +262,7 @@ def check_same_run(
     ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path, mixed: bool
 ) -> None:
     """ValueError unless two manifests are of one run, as far as `ours` says what it is."""
-    names = [name for name in IDENTITY if name in ours]
+    names = [name for name in IDENTITY if ours.get(name) is not None]
     if "policy" not in theirs:
         # Records of earlier versions say nothing of these.
         names = [name for name in names if name not in ("files", "policy", "label")]
