@@ -123,7 +123,7 @@ def policies(chat_template=None, lora_alpha=8):
 @pytest.mark.parametrize(
     "changes, names",
     [
-        ({"make_policy": policies(lora_alpha=64)}, r"policy\.adapters\.default\.lora_alpha: 64, 8"),
+        ({"make_policy": policies(lora_alpha=64)}, r"policy\.adapter default\.lora_alpha: 64, 8"),
         ({"make_policy": policies(CONVERSATION)}, r"policy\.chat_template: '.*', None"),
         ({"make_policy": small_lab().make_policy}, r"policy\.\w+: "),
         ({"model": {"adapter": "b"}}, r"lab\.model.*: .*'b'"),

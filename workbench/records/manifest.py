@@ -89,13 +89,8 @@ def checked_manifest(manifest: Any) -> dict[str, Any]:
     for name, (is_right, needed) in ENTRIES.items():
         if name in manifest and not is_right(manifest[name]):
             raise ValueError(f"`{name}` is {brief(manifest[name])}: {needed} is needed")
-    names = [
-        ("method.name", manifest["method"].get("name")),
-        ("lab.lab", manifest["lab"].get("lab")),
-    ]
-    if manifest.get("label") is not None:
-        names.append(("label", manifest["label"]))
-    for entry, found in names:
+    texts = {"method.name": manifest["method"].get("name"), "lab.lab": manifest["lab"].get("lab")}
+    for entry, found in {**texts, "label": manifest.get("label") or "none"}.items():
         if not (isinstance(found, str) and found and found.isprintable()):
             raise ValueError(f"`{entry}` is {brief(found)}: a text of one line is needed")
     return manifest
@@ -167,16 +162,14 @@ def made_of(policy: Any) -> dict[str, Any]:
     """What a manifest says of a policy before its first step: settings, and a digest of weights."""
     from workbench.records.checkpoints import checksum  # torch is needed here only
 
-    # Not its name, which may be a path of this machine: the weights say which model it is.
-    names = ("template", "rows", "chunk", "max_length", "end_ids", "float32_head")
-    found = {name: getattr(policy, name) for name in names if hasattr(policy, name)}
     model, trained = policy.model, policy.state_dict()
     weights = dict(model.named_parameters()) if hasattr(model, "named_parameters") else trained
-    config = getattr(model, "config", None)
-    engine = getattr(policy, "engine", None)
+    config, engine = getattr(model, "config", None), getattr(policy, "engine", None)
     chat_template = getattr(getattr(policy, "tokenizer", None), "chat_template", None)
-    adapters = getattr(model, "peft_config", {})
-    found |= {
+    # Not its name, which may be a path of this machine: the weights say which model it is.
+    names = ("template", "rows", "chunk", "max_length", "end_ids", "float32_head")
+    found = {
+        **{name: getattr(policy, name, None) for name in names},
         "engine": None if engine is None else type(engine).__name__,
         "chat_template": chat_template and digest_of([chat_template]),
         "revision": getattr(config, "_commit_hash", None),
@@ -184,18 +177,13 @@ def made_of(policy: Any) -> dict[str, Any]:
         "dtype": ", ".join(sorted({str(value.dtype) for value in weights.values()})),
         "trained": digest_of(sorted(trained)),
         "weights": checksum(weights, ""),
-        "adapters": {name: _of_adapter(each.to_dict()) for name, each in adapters.items()},
     }
+    for name, adapter in getattr(model, "peft_config", {}).items():
+        # Sets have no order of their own, and the path of the model below may be another.
+        settings = {key: sorted(v) if isinstance(v, set) else v for key, v in vars(adapter).items()}
+        left_out = ("base_model_name_or_path", "peft_version")
+        found[f"adapter {name}"] = {k: v for k, v in settings.items() if v and k not in left_out}
     return json.loads(json.dumps(found, default=str))
-
-
-def _of_adapter(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of an adapter that say something, without the path of the model below it."""
-    return {
-        name: sorted(value) if isinstance(value, set) else value
-        for name, value in settings.items()
-        if value and name not in ("base_model_name_or_path", "peft_version")
-    }
 
 
 def made_on(device: torch.device) -> dict[str, Any]:
