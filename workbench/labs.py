@@ -486,7 +486,6 @@ def transformers(
         "learning_rate": usual if config.learning_rate is None else config.learning_rate,
         "optimizer": {"weight_decay": 0.1 if config.lora else 0.0},
         "lacks": OF_OWN_LOOP if vllm or server else frozenset(),
-        "model": _settings(config) | ({"engine": "server"} if server else {}),
     }
     lab = _on_model("transformers", config, problems, held_out, verifier, make_policy, parts)
     # A server is of the caller's own making.
@@ -541,7 +540,7 @@ def unsloth(
         return make(model, **config.options_of(make, "template") | {"device": device})
 
     optimizer = {"weight_decay": 0.1, "betas": tuple(config.betas)}
-    parts = {"optimizer": optimizer, "lacks": OF_OWN_LOOP, "model": _settings(config)}
+    parts = {"optimizer": optimizer, "lacks": OF_OWN_LOOP}
     return _on_model("unsloth", config, problems, held_out, verifier, make_policy, parts)
 
 
@@ -693,6 +692,7 @@ def _on_model(
         held_out,
         verifier=verifier or Math(),
         make_policy=make_policy,
+        model=_settings(config),
         **{**config.options_of(Lab), **parts},
     )
     are_known = _is_known(problems) and (held_out is None or _is_known(held_out))
@@ -701,7 +701,7 @@ def _on_model(
         return lab
     settings = {
         "lab": kind,
-        **_settings(config),
+        **lab.model,
         "sampling": _settings(config.sampling),
         "problems": problems.config,
         "held_out": None if held_out is None else held_out.config,
