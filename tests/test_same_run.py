@@ -147,7 +147,10 @@ def test_runs_that_differ_in_the_model_are_no_seeds_of_one_arm(tmp_path):
         lab = own_lab(lora={"r": 4, "lora_alpha": alpha})
         go(run(lab, tmp_path / str(alpha), seed=seed), 1)
     both = [wb.load(tmp_path / alpha) for alpha in ("8", "16")]
-    assert len(runs.labelled(both)) == 2
+    assert list(runs.labelled(both)) == [
+        "grpo (model.lora.lora_alpha=8)",
+        "grpo (model.lora.lora_alpha=16)",
+    ]
     with pytest.raises(ValueError, match=r"differ in .*lora_alpha: 8, 16"):
         runs.one_setting(both)
     table = tables.differing({"a": both[:1], "b": both[1:]})
@@ -338,6 +341,10 @@ def test_a_trial_mixes_versions_by_one_word(made, tmp_path, monkeypatch):
         trial(out).run()
     assert not (out / "runs" / "three" / "seed-1").exists()
     assert trial(out, mixed=True).look().records["three"].keys() == {0}
+    # Runs that were left unfinished count as well.
+    shutil.rmtree(out / "logs")
+    with pytest.raises(ValueError, match=r"versions\.source: 'edited', .*mixed=True"):
+        trial(out).run()
     # A trial beside it makes its own runs.
     beside = trial(tmp_path / "beside")
     assert not beside.look().found

@@ -262,7 +262,7 @@ class Run:
             positive_number("learning_rate", learning_rate, high=LARGEST_LEARNING_RATE)
         if out is not None:
             instance_of("out", out, (str, os.PathLike), "'runs/mine', or None")
-        # A sweep over a notebook says so what its run is called.
+        # In this way a sweep over a notebook reaches its runs.
         label = label if label is not None else os.environ.get("WORKBENCH_LABEL")
         if label is not None:
             check_label(label)
@@ -280,7 +280,7 @@ class Run:
         self.evaluate_every = evaluate_every
         self.checkpoint_every = checkpoint_every
         self.label = label
-        self.mixed = mixed
+        self.mixed = mixed or "WORKBENCH_MIXED" in os.environ
         # Once, since the code may count in variables of its own while the run goes on.
         code = own_code([method, lab.verifier, lab.make_policy])
         self._code = {name: digest_of(text) for name, text in code.items()}

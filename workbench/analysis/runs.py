@@ -217,6 +217,9 @@ def _distinct_labels(parts: list[tuple[str, list[Record]]]) -> list[str]:
             {i: flatten(settings(each) | conditions(each)) for i, each in first.items()}
         ).sort_index()
         differing = table[table.nunique(axis=1, dropna=False) > 1].fillna("none")
+        # What a lab or method says comes before the digests that follow from it.
+        told = differing[~differing.index.str.match("(policy|code|files)\\.")]
+        differing = told if len(told) else differing
         for i in alike if len(differing) else ():
             shown = ", ".join(f"{_short(key)}={text}" for key, text in differing[i].items())
             labels[i] = f"{name} ({shown})"

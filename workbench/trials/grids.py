@@ -400,8 +400,9 @@ def sweep(
         # now.
         _check_same_runs(out, cases)
         todo = [case for case in cases if not case.finished]
-        made = [case.record for case in cases if case not in todo and exists(case.record)]
-        for record in made if todo else ():
+        # Those that were left unfinished too.
+        begun = [case.record for case in cases if exists(case.record)]
+        for record in begun if todo else ():
             check_conditions({}, load(record).manifest, record, mixed)
         if todo and todo[0].notebook is not None:
             report(f"runs the code of the notebook {os.path.relpath(todo[0].notebook)}")

@@ -31,8 +31,9 @@ import pandas as pd
 from workbench.analysis.curves import Curve, each, read
 from workbench.analysis.sequential import ALPHA
 from workbench.labs import Lab
-from workbench.records import Record, load
+from workbench.records import Record, load, record_paths
 from workbench.records.files import read_ordinary, replacing
+from workbench.records.manifest import check_conditions
 from workbench.records.tables import reading
 from workbench.trials import engine, tuning
 from workbench.trials.answer import Answer
@@ -299,6 +300,9 @@ class Trial:
         with engine.only_one(self.out / LOCK, self._report_line):
             # Again, since another call may have written its plan in the meantime.
             self._check_directory()
+            # Those that were left unfinished too.
+            for path in record_paths(self.out):
+                check_conditions({}, load(path).manifest, path, self._mixed)
             self._write_plan()
             baseline = self.settings.baseline
             for label in self.settings.same:
