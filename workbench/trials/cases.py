@@ -305,7 +305,7 @@ def run_through_notebook(case: Case) -> dict[str, Any]:
         parameters["out"] = os.path.relpath(case.record, case.notebook.parent)
     # Relative paths, so that the executed notebook names no path of this machine.
     os.chdir(case.logs)
-    # The runs of the notebook have no other way to know what they are called, and what may be mixed.
+    # The runs of the notebook have no other way to know their label, and what may be mixed.
     told = {"WORKBENCH_LABEL": parameters["label"]} if "label" in parameters else {}
     told |= {"WORKBENCH_MIXED": "1"} if case.mixed else {}
     with patch.dict(os.environ, told):
