@@ -296,7 +296,7 @@ def trial(out, **options):
     """A trial of two arms with a few short runs, as it is before it runs."""
     lab = small_lab(pool=16, held_out=4)
     arms = {"three": wb.methods.grpo(3)}
-    settings = {"rounds": 2, "seeds": 2, "rates": [1e-3], "tuning_seeds": 1, "target": 0.01}
+    settings = {"rounds": 4, "seeds": 2, "rates": [1e-3], "tuning_seeds": 1, "target": 0.01}
     options = {"problems_per_round": 2, "jobs": 1, "report": print, **settings, **options}
     return Trial(arms, against=wb.methods.grpo(2), lab=lab, out=out, **options)
 
