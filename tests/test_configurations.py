@@ -305,9 +305,10 @@ def test_other_software_or_hardware_than_the_run_began_with_is_told(tmp_path, mo
         then = {**versions(), "workbench": "0.0.9", "forgotten": "1"}
         earlier.setattr("workbench.records.manifest.versions", lambda: then)
         go(run, 1)
+    with pytest.raises(ValueError, match=r"versions\.workbench: .*, '0\.0\.9'; .*mixed=True"):
+        wb.Run.resume(tmp_path)
     with pytest.warns(
-        RecordWarning,
-        match=r"other conditions \(now, then\): versions.workbench: .*, '0\.0\.9'; versions",
+        RecordWarning, match=r"other conditions \(now, then\): versions.workbench: .*, '0\.0\.9'"
     ):
-        go(wb.Run.resume(tmp_path), 2)
+        go(wb.Run.resume(tmp_path, mixed=True), 2)
     assert len(wb.load(tmp_path).rounds) == 2

@@ -96,7 +96,7 @@ def test_the_table_is_what_the_records_say(two_starts):
     table = pd.read_csv(out / "results.csv")
     assert table["run"].tolist() == starts[1][0]["run"].tolist()
     assert set(wb.load(out / "pods/seed-0").rollouts().columns) >= {"problem", "correct"}
-    assert not len(wb.load(out / "grpo/seed-0").rollouts())
+    assert len(wb.load(out / "grpo/seed-0").rollouts()) == 64
 
 
 def test_a_run_of_a_sweep_is_the_same_as_any_other(two_starts, tmp_path):

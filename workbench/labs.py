@@ -87,6 +87,9 @@ class Lab:
         Optimizer steps over which the learning rate rises linearly to its value.
     stress : Stress
         Conditions that make training harder, see `stressed`.
+    model : dict
+        What a manifest says of the model beside its weights, where `config` is None: its name, its
+        adapter, template and precision.
     lacks : frozenset of str
         What its policy cannot give a method, names from `slots.NEEDS`, such as the hidden states of
         responses that an engine samples.
@@ -109,6 +112,7 @@ class Lab:
     optimizer_bits: OptimizerBits = 32
     warm_up: CountOrZero = 0
     stress: StressObject = Stress()
+    model: Options = field(default_factory=dict)
     lacks: frozenset[str] = frozenset()
     config: Mapping[str, Any] | None = field(default=None, init=False)
 
@@ -143,8 +147,8 @@ class Lab:
     def description(self) -> dict[str, Any]:
         """What a manifest says of this lab: its config, or its settings where there is none.
 
-        A run that goes on compares it with its own. Your own code cannot be compared: of a verifier
-        of yours the manifest has the name of the class, and it has nothing of the model.
+        A run that goes on compares it with its own. The manifest has digests of code of your own
+        and of the weights beside it.
         """
         if self.config is not None:
             return dict(self.config)
@@ -161,6 +165,7 @@ class Lab:
             "sampling": _settings(self.sampling),
             "optimizer": describe(dict(self.optimizer)),
             **describe(numbers),
+            **({"model": describe(dict(self.model))} if self.model else {}),
             **self.stress.described,
         }
 
@@ -408,6 +413,7 @@ def tiny(
         learning_rate=learning_rate,
         optimizer={"betas": (0.9, 0.95), "weight_decay": 0.0},
         samples=samples,
+        model={"model": config["model"] or name, "threads": threads},
         # A round of 32 x 8 in one or two micro-batches: packed rows have no padding to save.
         micro_tokens=8192,
     ).described(config)
@@ -656,6 +662,7 @@ def served(
         make_policy=partial(ServedPolicy, server, model, template),
         sampling=sampling,
         samples=samples,
+        model={"model": model, "template": template},
         lacks=OF_WEIGHTS,
     )
 
@@ -698,6 +705,7 @@ def _on_model(
         held_out,
         verifier=verifier or Math(),
         make_policy=make_policy,
+        model=_settings(config),
         **{**config.options_of(Lab), **parts},
     )
     are_known = _is_known(problems) and (held_out is None or _is_known(held_out))
@@ -706,7 +714,7 @@ def _on_model(
         return lab
     settings = {
         "lab": kind,
-        **_settings(config),
+        **lab.model,
         "sampling": _settings(config.sampling),
         "problems": problems.config,
         "held_out": None if held_out is None else held_out.config,

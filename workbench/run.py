@@ -12,6 +12,7 @@ import inspect
 import os
 import shutil
 import tempfile
+import threading
 import time
 import warnings
 import weakref
@@ -27,18 +28,27 @@ from workbench.labs import LARGEST_LEARNING_RATE, Lab
 from workbench.methods import Method
 from workbench.policies.stress import OldWeights
 from workbench.pools import MOST_PROBLEMS, Pool
-from workbench.records import FORMAT, Record, RecordWarning, Writer, refuse_other_files
+from workbench.records import FORMAT, Record, RecordError, Writer, refuse_other_files
 from workbench.records.checkpoints import pack, unpack
 from workbench.records.health import History, TrainingWarning
 from workbench.records.locks import RecordLock
-from workbench.records.manifest import changes, made_again, made_on, manifest_text
+from workbench.records.manifest import (
+    check_same_run,
+    made_again,
+    made_of,
+    made_on,
+    manifest_text,
+)
 from workbench.records.trackers import Trackers
 from workbench.rollouts import NonFinite
+from workbench.rules.replay import read_from_files
 from workbench.slots import NEEDS
 from workbench.training import Training
-from workbench.utils.descriptions import describe, differences
+from workbench.utils.code import digest_of, own_code
+from workbench.utils.descriptions import describe
 from workbench.utils.failures import release
 from workbench.utils.html import card
+from workbench.utils.labels import check_label
 from workbench.utils.numbers import to_digits
 from workbench.utils.progress import Progress
 from workbench.utils.seeding import derive
@@ -55,6 +65,11 @@ ARGUMENTS = (
 )
 # Columns that stay in memory: texts of prompts and tokens would make records many times as large.
 NOT_RECORDED = ("prompt", "response", "old_logprobs", "token_entropy", "answer")
+
+
+# Runs in several threads make their rounds in turns: loading a model and torch's generators belong
+# to the whole process.
+AT_WORK = threading.RLock()
 
 
 @dataclass
@@ -110,11 +125,12 @@ class _Open:
         self.writer.checkpoint(tensors | training.old_weights.tensors(), state)
         self.checkpointed = self.round
 
-    def step(self) -> dict[str, Any]:
+    def step(self, is_last: bool) -> dict[str, Any]:
         """Train for one round and record it; returns its row."""
         number = self.round + 1
         try:
-            row, rollouts = self.training.round()
+            with AT_WORK:
+                row, rollouts = self.training.round()
         except NonFinite as error:
             # What is in memory goes after an error, and with it everything that shows the cause, so
             # the rollouts are written to the record first.
@@ -122,11 +138,13 @@ class _Open:
             message = f"round {number}: {error}; the rollouts that caused it are in {kept}"
             raise NonFinite(message, error.rollouts) from None
         columns = {name: value for name, value in rollouts.items() if name not in NOT_RECORDED}
-        self.writer.round(row, {**columns, "length": rollouts.lengths})
+        columns["length"] = rollouts.lengths
+        self.writer.round(row, columns, self.training.asked.values())
         self.training.history.add(row)
         self.trackers.log(row, number)
-        # The checkpoint comes last: a run that resumes from it never lacks its evaluation.
-        if self.evaluate_every and number % self.evaluate_every == 0:
+        # The checkpoint comes last: a run that resumes from it never lacks its evaluation, and one
+        # whose record has lost its last line is found out.
+        if self.evaluate_every and (is_last or number % self.evaluate_every == 0):
             self.evaluate(number)
         if number % self.checkpoint_every == 0:
             self.checkpoint()
@@ -140,17 +158,19 @@ class _Open:
         started = time.perf_counter()
         # The seed holds neither method nor lab, so runs of one seed are evaluated with the same
         # draws.
-        frame = evaluate(
-            self.training.policy,
-            lab.held_out,
-            lab.verifier,
-            lab.samples,
-            sampling=lab.sampling,
-            seed=derive(self.training.seed, "evaluate", number),
-        )
+        with AT_WORK:
+            frame = evaluate(
+                self.training.policy,
+                lab.held_out,
+                lab.verifier,
+                lab.samples,
+                sampling=lab.sampling,
+                seed=derive(self.training.seed, "evaluate", number),
+            )
         # All problems are answered in common batches, so that each gets an even share of the time.
         seconds = (time.perf_counter() - started) / len(frame)
-        self.writer.evaluation(frame.assign(round=number, seconds=to_digits(seconds, 3)))
+        frame = frame.assign(round=number, seconds=to_digits(seconds, 3))
+        self.writer.evaluation(frame, lab.held_out)
         accuracy = float((frame.correct / frame.samples).mean())
         self.trackers.log({"evaluation/accuracy": accuracy}, number)
 
@@ -203,6 +223,11 @@ class Run:
     trackers : names or objects
         Who else sees the rounds: "tensorboard" (beside the record), "wandb", "trackio", or objects
         of your own, see `workbench.records.trackers`.
+    label : str, optional
+        What the run is called in comparisons, any text of one line; None for the method's name.
+    mixed : bool
+        Whether it may go on although its record was begun with other versions of packages, other
+        code of this package or of your own, or on another device.
 
     Raises
     ------
@@ -223,6 +248,8 @@ class Run:
         evaluate_every: int = 20,
         checkpoint_every: int = 5,
         trackers: Any = (),
+        label: str | None = None,
+        mixed: bool = False,
     ) -> None:
         instance_of("lab", lab, Lab, "labs.tiny()")
         instance_of("method", method, Method, "methods.grpo()")
@@ -237,6 +264,11 @@ class Run:
             positive_number("learning_rate", learning_rate, high=LARGEST_LEARNING_RATE)
         if out is not None:
             instance_of("out", out, (str, os.PathLike), "'runs/mine', or None")
+        # In this way a sweep over a notebook reaches its runs.
+        label = label if label is not None else os.environ.get("WORKBENCH_LABEL")
+        if label is not None:
+            check_label(label)
+        instance_of("mixed", mixed, bool, "True")
         # Tried out here, since the first round comes only after the model has been loaded.
         lab.check_round(problems_per_round, seed)
         lab.check_optimizer()
@@ -249,11 +281,17 @@ class Run:
         self.mini_batches = mini_batches
         self.evaluate_every = evaluate_every
         self.checkpoint_every = checkpoint_every
+        self.label = label
+        self.mixed = mixed or "WORKBENCH_MIXED" in os.environ
+        # Once, since the code may count in variables of its own while the run goes on.
+        code = own_code([method, lab.verifier, lab.make_policy])
+        self._code = {name: digest_of(text) for name, text in code.items()}
         if out is None:
             out = tempfile.mkdtemp(prefix="workbench-")
             weakref.finalize(self, _remove_directory, out, os.getpid())
-        self.path = Path(out)
+        self.path = Path(out).absolute()  # the working directory may change
         self.trackers = Trackers(trackers, self.path)
+        self._has_begun = False  # whether this object has had a record
         self._check_directory()
         # Last, since a verifier's processes may take seconds to start.
         lab.check_answers()
@@ -269,11 +307,13 @@ class Run:
         lab: Lab | None = None,
         method: Method | None = None,
         trackers: Any = (),
+        mixed: bool = False,
     ) -> Run:
         """The run whose record is at `path`, to go on where it stopped.
 
         Lab and method are made from the manifest. Those with parts of your own making have to be
-        passed, and trackers have to be named again.
+        passed, and trackers have to be named again. With `mixed` it goes on also under other
+        conditions, see `Run`.
         """
         manifest = Record(path).manifest
         refuse_other_files(Path(path))
@@ -291,7 +331,8 @@ class Run:
                 )
         if method is None:
             method = made_again(config.rebuild, manifest, "method", path)
-        return cls(lab, method, out=path, **arguments, trackers=trackers)
+        options = {"trackers": trackers, "label": manifest.get("label"), "mixed": mixed}
+        return cls(lab, method, out=path, **arguments, **options)
 
     @property
     def method(self) -> Method:
@@ -384,9 +425,7 @@ class Run:
                 # The caller may leave the loop, at the `yield`, where the round is complete.
                 with suppress(GeneratorExit), shown:
                     while self.round < n:
-                        row = work.step()
-                        if self.round == n:
-                            work.evaluate_last()
+                        row = work.step(is_last=self.round + 1 == n)
                         shown.update(row)
                         _warn(row["warnings"], shown)
                         yield row
@@ -415,7 +454,9 @@ class Run:
         if self._work is not None and not self.lock.taken_over:
             self.trackers.start(self.record.manifest)
             return self._work
-        self._work = _begin(self)
+        with AT_WORK:
+            self._work = _begin(self)
+        self._has_begun = True
         # The evaluation before the first round is logged by what comes next.
         self.trackers.start(self.record.manifest)
         self._work.restore()
@@ -433,25 +474,35 @@ class Run:
             "arguments": {name: describe(getattr(self, name)) for name in ARGUMENTS},
         }
 
+    @property
+    def _further(self) -> dict[str, Any]:
+        """What else has to be the same when a run goes on, and the manifest holds."""
+        files = read_from_files(self.configured_method)
+        return {"files": files, "label": self.label, "code": self._code}
+
     def _check_directory(self) -> None:
         """ValueError unless the directory holds this run, or nothing yet."""
         if not (self.path / "manifest.json").exists():
+            if self._has_begun:
+                raise RecordError(
+                    f"{self.path}: the record of this run was moved or deleted; go on with "
+                    "Run.resume(path) where it is now, or begin a new Run"
+                )
             refuse_other_files(self.path)
             # A manifest that could not be read again is refused before any model is loaded.
             manifest_text({"format": FORMAT, **self.configuration()})
             return
         self.check_recorded(self.record.manifest, self.path)
 
-    def check_recorded(self, manifest: dict[str, Any], path: Path) -> None:
-        """Raise ValueError unless the manifest of the record at `path` is that of this run."""
-        asked_for = self.configuration()
-        recorded = {name: manifest.get(name) for name in asked_for}
-        different = "; ".join(differences(asked_for, recorded)[:3])
-        if different:
-            raise ValueError(
-                f"out={str(path)!r} holds another run (asked for, recorded): {different}; name "
-                "another directory"
-            )
+    def check_recorded(
+        self, manifest: dict[str, Any], path: Path, made: dict[str, Any] | None = None
+    ) -> None:
+        """Raise ValueError unless the manifest of the record at `path` is that of this run.
+
+        `made` has what is known once the policy is made.
+        """
+        ours = made or self.configuration() | self._further
+        check_same_run(ours, manifest, path, self.mixed)
 
 
 def _begin(run: Run) -> _Open:
@@ -465,16 +516,17 @@ def _begin(run: Run) -> _Open:
     manifest = {
         "format": FORMAT,
         **run.configuration(),
+        **run._further,
+        "files": read_from_files(method, policy, run.lab),
         "held_out": len(run.lab.held_out or ()),
+        "policy": made_of(policy),
         **made_on(policy.device),
     }
     # Where the directory holds a record already, that one is opened, and the manifest above is
-    # not written. The two tell what has changed on this machine, such as versions of packages.
+    # not written.
+    if (run.path / "manifest.json").exists():
+        run.check_recorded(run.record.manifest, run.path, manifest)
     writer = Writer(run.path, manifest, run.lock)
-    changed = "; ".join(changes(manifest, run.record.manifest)[:3])
-    if changed:
-        text = f"{run.path}: goes on under other conditions (now, then): {changed}"
-        warnings.warn(text, RecordWarning, stacklevel=4)
     training = Training(
         lab=run.lab,
         seed=run.seed,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -62,6 +62,8 @@ class Training:
         As much of the recorded rounds as the next one needs.
     old_weights : OldWeights
         Those that sample where the lab lags behind.
+    asked : dict from id to Problem
+        The problems of the latest round.
     """
 
     lab: Lab
@@ -75,6 +77,7 @@ class Training:
     optimizer: Any
     history: History
     old_weights: OldWeights
+    asked: dict[str, Problem] = field(default_factory=dict)
 
     def round(self) -> tuple[Row, Rollouts]:
         """Train for one round.
@@ -103,6 +106,7 @@ class TrainingRound:
         self.method = training.method
         self.policy = training.policy
         self.number = training.history.rounds + 1
+        training.asked.clear()
         self.seconds = dict.fromkeys(TRAINING_PHASES, 0.0)
         # None where the trainer samples itself, by its present weights.
         self.rescoring: Rescoring | None = None
@@ -168,7 +172,9 @@ class TrainingRound:
         taken = frozenset(problem.id for problem in problems)
         context = replace(self.context, taken=taken)
         chosen = self.method.curriculum.choose(self.lab.problems, n, context)
-        return checked_problems("curriculum", chosen, taken, n)
+        checked = checked_problems("curriculum", chosen, taken, n)
+        self.training.asked.update({problem.id: problem for problem in checked})
+        return checked
 
     def _sample(
         self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, stage: int

@@ -1,8 +1,10 @@
 """Which records belong together: seeds of one setting, and settings of one comparison.
 
 Two records are *seeds of one another* if everything but the seed is the same: method with all its
-arguments, lab, and training arguments. How often a run was evaluated or checkpointed does not
-count. Records of different settings are never averaged, whatever their names say.
+arguments, lab, model and training arguments, code of one's own, and the conditions: versions of
+packages, code of this package, device. How often a run was evaluated or checkpointed does not
+count. Records of different settings are never averaged, whatever their names say. A dict from label
+to records is the caller's word that conditions may differ, and a warning then names them.
 
 A comparison is a dict from label to the records of its seeds, as `load_all` and `labelled` return
 it; the labels are the arms of the comparison.
@@ -20,6 +22,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.records import Record, RecordError, RecordWarning, damage_of, record_paths
+from workbench.utils.descriptions import differences
 from workbench.utils.labels import from_folder
 
 Arms = Mapping[str, Sequence[Record]]
@@ -80,10 +83,10 @@ def load_all(*paths: Any) -> dict[str, list[Record]]:
 def labelled(records: Record | Iterable[Record]) -> dict[str, list[Record]]:
     """Group records into settings and their seeds.
 
-    Directories label/seed-0, label/seed-1, ... give their own label. The label of other records is
-    the method's name. Where several settings share a name, what differs between them stands behind
-    it, as in "grpo (allocator.n=4)"; where that is not enough, or a seed occurs twice, the path
-    does.
+    The label is that of the manifest. Records without one have that of their directories
+    label/seed-0, label/seed-1, ..., and others the name of the method. Where several settings share
+    a name, what differs between them stands behind it, as in "grpo (allocator.n=4)"; where that is
+    not enough, or a seed occurs twice, the path does.
 
     Parameters
     ----------
@@ -97,16 +100,25 @@ def labelled(records: Record | Iterable[Record]) -> dict[str, list[Record]]:
     records = _listed(records)
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
-        name = _folder_label(record) or record.label
+        name = record.manifest.get("label")
+        folder = ""
         # Directories of one name in different places are different labels: whoever made them
         # meant so.
-        folder = str(record.path.resolve().parent) if _folder_label(record) else ""
-        groups.setdefault((name, folder + _setting(record)), []).append(record)
+        if name is None and (name := _folder_label(record)):
+            folder = str(record.path.resolve().parent)
+        key = folder + _setting(record) + json.dumps(conditions(record), sort_keys=True)
+        groups.setdefault((name or record.label, key), []).append(record)
     parts = []
     for (name, _), group in groups.items():
-        # A seed that occurs twice is another run of the same setting, so it stands alone.
-        is_arm = len(by_seed(group)) == len(group)
-        parts += [(name, group)] if is_arm else [(name, [record]) for record in group]
+        # A seed that occurs twice is another run of the same setting. Where a label was given to
+        # both, the directory above tells whose seed it is, and otherwise each stands alone.
+        by_folder: dict[Path, list[Record]] = {}
+        for record in group:
+            is_split = len(by_seed(group)) < len(group) and record.manifest.get("label")
+            by_folder.setdefault(record.path.parent if is_split else Path(), []).append(record)
+        for each in by_folder.values():
+            is_arm = len(by_seed(each)) == len(each)
+            parts += [(name, each)] if is_arm else [(name, [record]) for record in each]
     labels = _distinct_labels(parts)
     return {label: _in_order(group) for label, (_, group) in zip(labels, parts)}
 
@@ -146,12 +158,22 @@ def one_setting(records: Any, what: str = "records") -> list[Record]:
         How the message names them.
     """
     records = _listed(records)
-    if len({_setting(record) for record in records}) > 1:
-        by_label = labelled(records)
-        raise ValueError(
-            f"{what}: runs of {len(by_label)} different settings ({', '.join(by_label)}) are no "
-            "seeds of one another, so they are not averaged; pass a dict from label to records"
-        )
+    first, *others = records
+    mixed = ""
+    for other in others:
+        both = f"{first.path} and {other.path} differ in"
+        lines = "; ".join(differences(settings(first), settings(other))[:3])
+        if lines:
+            by_label = labelled(records)
+            raise ValueError(
+                f"{what}: runs of {len(by_label)} different settings ({', '.join(by_label)}) are "
+                f"no seeds of one another, so they are not averaged; {both} {lines}; pass a dict "
+                "from label to records"
+            )
+        lines = "; ".join(differences(conditions(first), conditions(other))[:3])
+        mixed = mixed or (lines and f"{what}: {both} {lines}")
+    if mixed:
+        warnings.warn(mixed, RecordWarning, stacklevel=3)
     if len(by_seed(records)) < len(records):
         raise ValueError(f"{what}: a seed occurs twice; give the runs labels of their own")
     return _in_order(records)
@@ -165,7 +187,8 @@ def by_seed(records: Sequence[Record]) -> dict[int, Record]:
 def settings(record: Record) -> dict[str, Any]:
     """What makes a run's setting, as its manifest has it: method, lab, problems and arguments.
 
-    A lab of one's own says nothing of its problems, so their digest is among them.
+    A lab of one's own says nothing of its problems, so their digest is among them, as are digests
+    of its model, of code of one's own and of files that were read.
     """
     manifest = record.manifest
     arguments = dict(manifest.get("arguments", {}))
@@ -177,7 +200,16 @@ def settings(record: Record) -> dict[str, Any]:
         "lab": manifest.get("lab"),
         "problems": problems,
         "arguments": arguments,
+        # Records of earlier versions have none of these.
+        **{name: manifest[name] for name in ("policy", "code", "files") if name in manifest},
     }
+
+
+def conditions(record: Record) -> dict[str, Any]:
+    """Under which conditions a run was made; empty for records of earlier versions."""
+    manifest = record.manifest
+    hardware = {name: manifest["hardware"].get(name) for name in ("device", "gpu")}
+    return {"versions": manifest["versions"], **hardware} if "policy" in manifest else {}
 
 
 def _setting(record: Record) -> str:
@@ -197,8 +229,14 @@ def _distinct_labels(parts: list[tuple[str, list[Record]]]) -> list[str]:
     # Only names that occur more than once are lengthened, by what differs between their settings.
     for name in {label for label in labels if labels.count(label) > 1}:
         alike = [i for i, label in enumerate(labels) if label == name]
-        table = pd.DataFrame({i: flatten(settings(parts[i][1][0])) for i in alike}).sort_index()
+        first = {i: parts[i][1][0] for i in alike}
+        table = pd.DataFrame(
+            {i: flatten(settings(each) | conditions(each)) for i, each in first.items()}
+        ).sort_index()
         differing = table[table.nunique(axis=1, dropna=False) > 1].fillna("none")
+        # What a lab or method says comes before the digests that follow from it.
+        told = differing[~differing.index.str.match("(policy|code|files)\\.")]
+        differing = told if len(told) else differing
         for i in alike if len(differing) else ():
             shown = ", ".join(f"{_short(key)}={text}" for key, text in differing[i].items())
             labels[i] = f"{name} ({shown})"

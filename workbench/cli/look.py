@@ -47,6 +47,7 @@ def show(
         return
     if len(records) == 1:
         say(f"{records[0]!r}\n{summaries.text(summarized[0])}\n")
+        say(f"{summaries.responses(records[0])}\n")
     else:
         say(f"{RESULTS}\n\n{results(groups).to_string()}\n")
     if figure is not None:

@@ -18,6 +18,9 @@ Lab = Annotated[
         help=f"The lab ({', '.join(LABS)}), or an argument of it, as pool=1024. Repeatable.",
     ),
 ]
+Mixed = Annotated[
+    bool, Option("--mixed", help="Go on with what other versions, code or devices have made.")
+]
 Rates = Annotated[list[float], Option("--rate", help="A learning rate to try. Repeatable.")]
 TuningSeeds = Annotated[int, Option(min=1, help="Seeds of the tuning.")]
 Target = Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workbench.utils.names import TRAINING_PHASES
+from workbench.utils.validation import brief
 
 if TYPE_CHECKING:
     from workbench.records import Record
@@ -23,7 +24,7 @@ def summary(record: Record) -> dict[str, Any]:
     manifest = record.manifest
     summarized: dict[str, Any] = {
         "path": str(record.path),
-        "method": record.label,
+        "method": manifest["method"]["name"],
         "lab": manifest["lab"]["lab"],
         "seed": manifest["seed"],
         "rounds": len(rounds),
@@ -66,6 +67,17 @@ def text(summarized: dict[str, Any]) -> str:
             f"seconds a round {summarized['seconds_round']:.2f}: {phases}",
         ]
     return "\n".join(lines) or "\nno round yet"
+
+
+def responses(record: Record) -> str:
+    """Two responses of the last round that has some, a line each; or why there are none."""
+    recorded = record.rounds_with_rollouts()
+    if not recorded:
+        return record.why_empty or "no responses"
+    frame = record.rollouts(recorded[-1:]).head(2)
+    names = [name for name in ("question", "gold", "text", "status") if name in frame]
+    rows = frame[names].rename(columns={"text": "response"}).to_dict("records")
+    return "\n".join(", ".join(f"{name} {brief(row[name])}" for name in row) for row in rows)
 
 
 def amount(budget: float) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from workbench.cli import summaries
-from workbench.cli.options import Jobs, Json, Lab, Out, Ray, Rounds, Seed
+from workbench.cli.options import Jobs, Json, Lab, Mixed, Out, Ray, Rounds, Seed
 from workbench.cli.terminal import as_json, say
 from workbench.utils import names
 from workbench.utils.names import LABS, MORE_PAPERS, PAPERS, SLOTS
@@ -83,6 +83,7 @@ def run(
     problems: Annotated[int, Option(help="Problems that a round begins with.")] = 32,
     seed: Seed = 0,
     evaluate_every: Annotated[int, Option(help="Rounds between evaluations; 0 for none.")] = 20,
+    mixed: Mixed = False,
     json: Json = False,
 ) -> None:
     """Train by METHOD in a lab, and leave a record.
@@ -128,6 +129,7 @@ def run(
         out=out,
         problems_per_round=problems,
         evaluate_every=evaluate_every,
+        mixed=mixed,
     )
     _train(started, rounds, json)
 
@@ -141,6 +143,7 @@ def resume(
         int | None,
         Option(min=1, help="Rounds in all. Default: as many as the run was last asked for."),
     ] = None,
+    mixed: Mixed = False,
     json: Json = False,
 ) -> None:
     """Go on with a run, as its record says that it was begun.
@@ -156,7 +159,7 @@ def resume(
     import workbench as wb
     from workbench.records.locks import rounds_wanted
 
-    resumed = wb.Run.resume(path)
+    resumed = wb.Run.resume(path, mixed=mixed)
     if rounds is None:
         rounds = rounds_wanted(Path(path))
     if rounds is None:
@@ -185,6 +188,7 @@ def sweep(
     records: Annotated[
         str | None, Option(metavar="DIRECTORY", help="Default: the folder of the grid or of --out.")
     ] = None,
+    mixed: Mixed = False,
     json: Json = False,
 ) -> None:
     """Make all the runs of a grid, and a table of what came of them.
@@ -202,7 +206,14 @@ def sweep(
 
     # With --json the lines about progress go to stderr, so that stdout holds the table alone.
     frame = make_runs(
-        grid, out=out, jobs=jobs, ray=ray, gpus=gpus, records=records, report=partial(say, err=json)
+        grid,
+        out=out,
+        jobs=jobs,
+        ray=ray,
+        gpus=gpus,
+        records=records,
+        mixed=mixed,
+        report=partial(say, err=json),
     )
     if json:
         say(frame.to_json(orient="records", indent=2))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from workbench.cli.options import Jobs, Json, Lab, Out, Rates, Ray, Target, TuningSeeds
+from workbench.cli.options import Jobs, Json, Lab, Mixed, Out, Rates, Ray, Target, TuningSeeds
 from workbench.cli.terminal import as_json, say
 from workbench.cli.train import lab_options
 
@@ -42,6 +42,7 @@ def trial(
     rates: Rates = [],  # noqa: B006
     tuning_seeds: TuningSeeds = 4,
     first_seed: Annotated[int, Option(help="The first fresh seed.")] = 0,
+    mixed: Mixed = False,
     jobs: Jobs = None,
     ray: Ray = None,
     json: Json = False,
@@ -72,6 +73,7 @@ def trial(
         rates=rates or None,
         tuning_seeds=tuning_seeds,
         first_seed=first_seed,
+        mixed=mixed,
         jobs=jobs,
         ray=ray,
         report=partial(say, err=json),

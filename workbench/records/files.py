@@ -32,7 +32,7 @@ CHECKPOINT = "state.safetensors"
 LOCK = "lock.json"
 TENSORBOARD = "tensorboard"  # a folder that belongs to TensorBoard
 SHELF = "shelf.json"  # of a folder of packed runs
-KINDS = ("rounds", "evals", "rollouts")  # the tables of a record
+KINDS = ("rounds", "evals", "problems", "rollouts")  # the tables of a record
 
 WRITING = ".writing"  # the end of the name of a file that is not complete yet
 # What some network file systems answer when a directory is to be brought to the disk. There is

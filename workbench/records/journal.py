@@ -5,6 +5,7 @@ only ever added at the end, so that recording a round costs as much after 20,000
 
     {"manifest": DIGEST, "sha256": ...}                      of manifest.json
     {"row": {"round": 1, ...}, "rollouts": DIGEST, ...}      of rollouts/000001.parquet
+                     ... "problems": {ID: [QUESTION, GOLD], ...}   those that are new in this line
     {"evaluation": 20, "columns": {"problem": [...], ...}, ...}
     {"keep": 12, "sha256": ...}                              a resume: the first 12 lines count
 
@@ -29,7 +30,7 @@ from safetensors import safe_open
 from workbench.records import files
 from workbench.records.files import MissingPart, RecordError, digest_of, read_ordinary, replacing
 from workbench.records.manifest import read_manifest
-from workbench.records.tables import checked, joined, read_part, reading
+from workbench.records.tables import NEEDED_COLUMNS, checked, joined, read_part, reading
 
 CHECKSUM = b', "sha256": "'  # the last entry of a line begins with this
 
@@ -113,32 +114,45 @@ class Journal:
     def _add(self, kind: str, number: int, entry: dict[str, Any]) -> None:
         self.lines.append(Line(kind, number, entry if self._keep_entries else {}))
 
+    def check(self) -> None:
+        """RecordError unless the file ends as it did when this object read or wrote it last."""
+        end = f'{self._last_sum}"}}\n'.encode() if self.sums else b""
+        try:
+            files.check_ordinary(self.path)
+            with self.path.open("rb") as file:
+                file.seek(self._end - len(end))
+                is_ours = file.read(len(end)) == end
+                is_ours &= os.fstat(file.fileno()).st_size == self._size
+        except OSError:
+            is_ours = False
+        if not is_ours:
+            raise RecordError(
+                f"{self.path} was changed by somebody else while the run went on: the folder "
+                "was put back to an earlier copy, moved or deleted, or another program wrote to "
+                "it; nothing was written, and a new call goes on from what is on the disk"
+            )
+
     def append(self, entry: Mapping[str, Any]) -> None:
         """Add a line after the last one that is whole; whatever follows that one is removed.
 
         The line is on the disk when this returns. When it cannot be written, it is not there.
         """
+        self.check()
         # Numbers of NumPy are written like those of Python.
         body = json.dumps(entry, default=np.generic.item).encode()[:-1]
         text = body + CHECKSUM + _sum(body, self._last_sum).encode() + b'"}'
-        files.check_ordinary(self.path)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW)
         try:
-            if os.fstat(descriptor).st_size != self._size:
-                raise OSError(
-                    f"{self.path.name} was changed by somebody else while the run went on"
-                )
-            try:
-                os.ftruncate(descriptor, self._end)
-                os.lseek(descriptor, self._end, os.SEEK_SET)
-                left = memoryview(text + b"\n")
-                while left:
-                    left = left[os.write(descriptor, left) :]
-                os.fsync(descriptor)
-            except OSError:
-                os.ftruncate(descriptor, self._end)
-                self._size = self._end
-                raise
+            os.ftruncate(descriptor, self._end)
+            os.lseek(descriptor, self._end, os.SEEK_SET)
+            left = memoryview(text + b"\n")
+            while left:
+                left = left[os.write(descriptor, left) :]
+            os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, self._end)
+            self._size = self._end
+            raise
         finally:
             os.close(descriptor)
         # It counts only once it is written, so that memory and disk agree after a failure too.
@@ -228,9 +242,23 @@ class Directory:
         """The rows of the table of rounds."""
         return [line.entry["row"] for line in self.lines if line.kind == "row"]
 
+    @property
+    def asked(self) -> dict[str, list[str]]:
+        """Question and gold answer of every problem that was asked, by its id."""
+        lines = [line.entry.get("problems", {}) for line in self.lines]
+        return {problem: texts for line in lines for problem, texts in line.items()}
+
     def table(self, kind: str) -> pa.Table:
-        """The table "rounds" or "evals", in which gaps are empty; RecordError where it is none."""
+        """One of the tables of a record but for the rollouts, in which gaps are empty.
+
+        RecordError where it is none.
+        """
         with reading(self.path / files.JOURNAL):
+            if kind == "problems":
+                rows = [(problem, *texts) for problem, texts in self.asked.items()]
+                names = NEEDED_COLUMNS[kind]
+                columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
+                return checked(pa.table(columns), kind) if rows else pa.table({})
             if kind == "evals":
                 entries = [line.entry for line in self.lines if line.kind == "evaluation"]
                 return joined([checked(pa.table(entry["columns"]), kind) for entry in entries])

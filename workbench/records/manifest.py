@@ -9,19 +9,23 @@ turn that nothing but a part of this package is made (`config.recorded_lab`,
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import subprocess
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__
-from workbench.records.files import FORMAT, MANIFEST, RecordError, read_ordinary
+from workbench.records.files import FORMAT, MANIFEST, RecordError, RecordWarning, read_ordinary
 from workbench.records.tables import reading
+from workbench.utils.code import digest_of
 from workbench.utils.descriptions import differences
 from workbench.utils.machine import installed_version
 from workbench.utils.validation import LARGEST_INTEGER, brief, cause_of, plain_data
@@ -31,6 +35,13 @@ if TYPE_CHECKING:
 
 # The packages that results depend on.
 PACKAGES = ("torch", "transformers", "peft", "numpy", "math-verify", "trl", "unsloth", "vllm")
+
+# Parts of this package that change no number of a run.
+WITHOUT_NUMBERS = ("analysis", "cli", "plots", "reports")
+IDENTITY = ("method", "lab", "data", "files", "seed", "arguments", "label", "policy")
+# What has to be the same throughout a run, and for all runs of a trial or a sweep. The rest of the
+# hardware changes how long a run takes.
+CONDITIONS = ("versions.", "code.", "hardware.device:", "hardware.gpu:")
 
 # What a manifest leaves out where it was written by hand or by an early version.
 DEFAULTS: dict[str, Any] = {
@@ -78,10 +89,10 @@ def checked_manifest(manifest: Any) -> dict[str, Any]:
     for name, (is_right, needed) in ENTRIES.items():
         if name in manifest and not is_right(manifest[name]):
             raise ValueError(f"`{name}` is {brief(manifest[name])}: {needed} is needed")
-    for entry, name in (("method", "name"), ("lab", "lab")):
-        found = manifest[entry].get(name)
+    texts = {"method.name": manifest["method"].get("name"), "lab.lab": manifest["lab"].get("lab")}
+    for entry, found in {**texts, "label": manifest.get("label") or "none"}.items():
         if not (isinstance(found, str) and found and found.isprintable()):
-            raise ValueError(f"`{entry}.{name}` is {brief(found)}: a text of one line is needed")
+            raise ValueError(f"`{entry}` is {brief(found)}: a text of one line is needed")
     return manifest
 
 
@@ -127,9 +138,52 @@ def made_again(
 
 def versions() -> dict[str, str]:
     """Versions of this package, of Python, and of the packages that results depend on."""
-    found = {"workbench": __version__, "python": platform.python_version()}
+    import torch
+
+    found = {"workbench": __version__, "source": source_digest()}
+    found |= {"python": platform.python_version(), "cuda": str(torch.cuda.is_available())}
     installed = {name: installed_version(name) for name in PACKAGES}
     return found | {name: version for name, version in installed.items() if version is not None}
+
+
+@cache
+def source_digest() -> str:
+    """A digest of this package's own code, as far as it makes numbers."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix()
+        if not name.startswith(WITHOUT_NUMBERS):
+            digest.update(f"{name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def made_of(policy: Any) -> dict[str, Any]:
+    """What a manifest says of a policy before its first step: settings, and a digest of weights."""
+    from workbench.records.checkpoints import checksum  # torch is needed here only
+
+    model, trained = policy.model, policy.state_dict()
+    weights = dict(model.named_parameters()) if hasattr(model, "named_parameters") else trained
+    config, engine = getattr(model, "config", None), getattr(policy, "engine", None)
+    chat_template = getattr(getattr(policy, "tokenizer", None), "chat_template", None)
+    # Not its name, which may be a path of this machine: the weights say which model it is.
+    names = ("template", "rows", "chunk", "max_length", "end_ids", "float32_head")
+    found = {
+        **{name: getattr(policy, name, None) for name in names},
+        "engine": None if engine is None else type(engine).__name__,
+        "chat_template": chat_template and digest_of([chat_template]),
+        "revision": getattr(config, "_commit_hash", None),
+        "positions": getattr(config, "max_position_embeddings", None),
+        "dtype": ", ".join(sorted({str(value.dtype) for value in weights.values()})),
+        "trained": digest_of(sorted(trained)),
+        "weights": checksum(weights, ""),
+    }
+    for name, adapter in getattr(model, "peft_config", {}).items():
+        # Sets have no order of their own, and the path of the model below may be another.
+        settings = {key: sorted(v) if isinstance(v, set) else v for key, v in vars(adapter).items()}
+        left_out = ("base_model_name_or_path", "peft_version")
+        found[f"adapter {name}"] = {k: v for k, v in settings.items() if v and k not in left_out}
+    return json.loads(json.dumps(found, default=str))
 
 
 def made_on(device: torch.device) -> dict[str, Any]:
@@ -161,15 +215,54 @@ def made_on(device: torch.device) -> dict[str, Any]:
 
 
 def changes(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Where versions and hardware differ between two manifests, one line each.
+    """Where versions, code and hardware differ between two manifests, one line each.
 
-    What the second manifest does not name is left out.
+    What either manifest does not name is left out.
     """
-    known = {name: theirs[name] for name in ("versions", "hardware")}
-    same_names = {
-        name: {key: ours[name].get(key) for key in entries} for name, entries in known.items()
+    names = [name for name in ("versions", "code", "hardware") if name in ours and name in theirs]
+    known = {name: theirs[name] for name in names}
+    same = {
+        name: {key: ours[name].get(key, known[name][key]) for key in known[name]} for name in names
     }
-    return differences(same_names, known)
+    return differences(same, known)
+
+
+def check_conditions(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path, mixed: bool
+) -> None:
+    """ValueError where a record was made under other conditions, unless they may be mixed.
+
+    Once our hardware is known, a RecordWarning tells of all that has changed.
+    """
+    changed = changes({"versions": versions(), **ours}, theirs)
+    refused = [line for line in changed if line.startswith(CONDITIONS)]
+    if refused and not mixed:
+        raise ValueError(
+            f"{path} was made under other conditions (now, then): {'; '.join(refused[:3])}; name "
+            "another directory, or go on with both by mixed=True (--mixed)"
+        )
+    if changed and "hardware" in ours:
+        text = f"{path}: goes on under other conditions (now, then): {'; '.join(changed[:3])}"
+        warnings.warn(text, RecordWarning, stacklevel=7)
+
+
+def check_same_run(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path, mixed: bool
+) -> None:
+    """ValueError unless two manifests are of one run, as far as `ours` says what it is."""
+    names = [name for name in IDENTITY if ours.get(name) is not None]
+    if "policy" not in theirs:
+        # Records of earlier versions say nothing of these.
+        names = [name for name in names if name not in ("files", "policy", "label")]
+        ours = {**ours, "lab": {**ours["lab"], "model": theirs["lab"].get("model")}}
+    asked_for, recorded = ({name: each.get(name) for name in names} for each in (ours, theirs))
+    different = "; ".join(differences(asked_for, recorded)[:3])
+    if different:
+        raise ValueError(
+            f"out={str(path)!r} holds another run (asked for, recorded): {different}; name "
+            "another directory"
+        )
+    check_conditions(ours, theirs, path, mixed)
 
 
 # Checks
@@ -188,6 +281,6 @@ TEXT = (lambda value: isinstance(value, str | None), "a text")
 ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("format", "seed", "held_out"), WHOLE),
     **dict.fromkeys(("method", "lab", "arguments", "versions", "hardware"), OBJECT),
-    **dict.fromkeys(("data", "thinned"), OBJECT),
+    **dict.fromkeys(("data", "thinned", "code", "files", "policy"), OBJECT),
     **dict.fromkeys(("started", "commit"), TEXT),
 }

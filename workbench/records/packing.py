@@ -11,8 +11,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from workbench.records import files
 from workbench.records.files import RecordError, digest_of, sync
@@ -38,8 +40,14 @@ class Content(NamedTuple):
     tables: dict[str, pa.Table]  # by kind
 
 
+SAMPLED_ROUNDS = 6  # that a sample of rollouts comes from
+
+
 def pack(
-    folder: Any, columns: Sequence[str] | None = None, evals: Sequence[str] | None = None
+    folder: Any,
+    columns: Sequence[str] | None = None,
+    evals: Sequence[str] | None = None,
+    megabytes: float | None = None,
 ) -> list[str]:
     """Put all runs at or under a folder onto one shelf.
 
@@ -56,6 +64,9 @@ def pack(
     evals : names, optional
         Columns of the evaluations to keep beside those that every record has (round, problem,
         samples, correct, greedy), such as ("level",); None for all.
+    megabytes : float, optional
+        Keep a sample of the rollouts of each run, at most so large in memory: the first ones of
+        rounds that are spread over the run. None keeps all rows.
 
     Returns
     -------
@@ -73,13 +84,13 @@ def pack(
     """
     root = Path(folder)
     # What cannot be packed is refused before anything is written, files of locks included.
-    _read_all(root, columns, evals)
+    _read_all(root, columns, evals, megabytes)
     with contextlib.ExitStack() as locks:
         # Another process may have ended its packing just before, and removed the locked file.
         locks.enter_context(RecordLock(root)).check()
         for other in sorted(set(_folders(root).values()) - {root.resolve()}):
             locks.enter_context(RecordLock(other))
-        runs = _read_all(root, columns, evals)
+        runs = _read_all(root, columns, evals, megabytes)
         try:
             _write(root, runs)
             _remove_what_is_packed(root, runs)
@@ -109,22 +120,23 @@ def _folders(root: Path) -> dict[Path, Path]:
     return folders
 
 
-def _read_all(
-    root: Path, columns: Sequence[str] | None, evals: Sequence[str] | None
-) -> dict[str, Content]:
+def _read_all(root: Path, *kept: Any) -> dict[str, Content]:
     """What is kept of every record at or under a folder, by its place below the folder."""
-    return {
-        path.relative_to(root).as_posix(): _read(path, columns, evals) for path in _folders(root)
-    }
+    return {path.relative_to(root).as_posix(): _read(path, *kept) for path in _folders(root)}
 
 
-def _read(path: Path, columns: Sequence[str] | None, evals: Sequence[str] | None) -> Content:
+def _read(
+    path: Path,
+    columns: Sequence[str] | None,
+    evals: Sequence[str] | None,
+    megabytes: float | None,
+) -> Content:
     """What is kept of a record; RecordError unless it is finished and whole."""
     source = _source(path)
     rollouts, problems = source.rollouts()
     for problem in [*source.problems, *problems]:
         raise RecordError(f"{problem}; only a whole record is packed")
-    tables = {"rounds": source.table("rounds"), "evals": source.table("evals")}
+    tables = {kind: source.table(kind) for kind in files.KINDS if kind != "rollouts"}
     manifest = source.manifest
     if evals is not None:
         kept = {*NEEDED_COLUMNS["evals"], *evals}
@@ -136,7 +148,23 @@ def _read(path: Path, columns: Sequence[str] | None, evals: Sequence[str] | None
         kept = [name for name in columns if before is None or name in before]
         manifest = {**manifest, "thinned": {**mark, "columns": kept}}
         rollouts = _only(rollouts, {*columns, "part"}) if columns else pa.table({})
+    if megabytes is not None and rollouts.nbytes > megabytes * 1e6:
+        rollouts = _sample(rollouts, megabytes * 1e6)
+        parts = sorted(set(rollouts["part"].to_pylist()))
+        manifest = {
+            **manifest,
+            "thinned": {"columns": None, **manifest.get("thinned", {}), "rounds": parts},
+        }
     return Content(manifest, {**tables, "rollouts": rollouts})
+
+
+def _sample(rollouts: pa.Table, size: float) -> pa.Table:
+    """The first rollouts of rounds that are spread over the run, in so many bytes."""
+    parts = sorted(set(rollouts["part"].to_pylist()))
+    places = np.unique(np.linspace(0, len(parts) - 1, SAMPLED_ROUNDS).astype(int))
+    rows = int(len(rollouts) * size / rollouts.nbytes / len(places))
+    chosen = [rollouts.filter(pc.field("part") == parts[place]) for place in places]
+    return pa.concat_tables([table.slice(0, rows) for table in chosen]).combine_chunks()
 
 
 def _only(table: pa.Table, kept: Collection[str]) -> pa.Table:

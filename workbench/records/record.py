@@ -19,8 +19,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from workbench.records.files import (
     JOURNAL,
+    KINDS,
     MANIFEST,
     SHELF,
     RecordError,
@@ -35,6 +38,7 @@ from workbench.utils.html import card
 if TYPE_CHECKING:
     import pandas as pd
 
+ASKED = ("question", "gold")  # what the table of problems adds to rollouts
 SPENT = ("seconds", "rollouts", "flops")
 
 
@@ -105,8 +109,9 @@ class Record:
 
     @property
     def label(self) -> str:
-        """Name of the method."""
-        return self._source().manifest["method"]["name"]
+        """The label that the run was given, or the name of its method."""
+        manifest = self._source().manifest
+        return manifest.get("label") or manifest["method"]["name"]
 
     @property
     def seed(self) -> int:
@@ -127,6 +132,11 @@ class Record:
         """
         return self._seen(lambda: self._frame("evals"))
 
+    @property
+    def questions(self) -> pd.DataFrame:
+        """One row a problem that was asked: problem, question, gold; empty in early records."""
+        return self._seen(lambda: self._frame("problems"))
+
     def rollouts(
         self, rounds: Iterable[int] | None = None, columns: Sequence[str] | None = None
     ) -> pd.DataFrame:
@@ -143,6 +153,8 @@ class Record:
         -------
         DataFrame
             Rounds differ in columns where a slot had nothing to say. What a round lacks is NaN.
+            Question and gold answer stand beside every rollout, as far as the record has them.
+            Where none was kept, a RecordWarning says why.
 
         Raises
         ------
@@ -153,17 +165,41 @@ class Record:
 
         wanted = None if rounds is None else {int(number) for number in rounds}
         names = None if columns is None else list(columns)
-        table = self._seen(lambda: self._source().rollouts(wanted, names))
+        read = names
+        if names is not None and not {*ASKED}.isdisjoint(names):
+            read = [*{*names, "problem"} - {*ASKED}]
+        table = self._seen(lambda: self._source().rollouts(wanted, read))
         if not len(table):
+            if self.why_empty:
+                warnings.warn(f"{self.path}: {self.why_empty}", RecordWarning, stacklevel=2)
             return pd.DataFrame(columns=names)
         table = table.drop_columns("part")
+        questions, _ = self._frame("problems")
+        if len(questions) and "problem" in table.column_names:
+            texts = questions.set_index("problem").reindex(table["problem"].to_pylist())
+            for name in ASKED:
+                table = table.append_column(name, pa.array(texts[name], from_pandas=True))
         # A column that none of these rounds has is there when others have it.
         full = [name for name in table.column_names if table[name].null_count < len(table)]
         there = full if names is None else [name for name in names if name in full]
         absent = [name for name in names or () if name not in there]
         if absent:
-            raise ValueError(f"columns={names}: no rollouts have {', '.join(map(repr, absent))}")
+            why = f"; {self.why_empty}" if self.why_empty else ""
+            raise ValueError(
+                f"columns={names}: no rollouts have {', '.join(map(repr, absent))}{why}"
+            )
         return table.select(there).to_pandas(ignore_metadata=True)
+
+    @property
+    def why_empty(self) -> str | None:
+        """Why rollouts, or columns of them, are missing; None where nothing was left out."""
+        kept = self._source().manifest.get("thinned", {}).get("columns")
+        if kept is None:
+            return None
+        return (
+            f"of its rollouts {', '.join(kept) or 'nothing'} was kept when it was packed; "
+            "columns='sample' or 'all' of a sweep or a trial, and records.pack(folder), keep more"
+        )
 
     def rounds_with_rollouts(self) -> list[int]:
         """Numbers of the rounds of which the record has rollouts, in order."""
@@ -219,7 +255,8 @@ class Record:
         """
 
         def find() -> tuple[None, list[str]]:
-            problems = [problem for kind in ("rounds", "evals") for problem in self._frame(kind)[1]]
+            tables = [kind for kind in KINDS if kind != "rollouts"]
+            problems = [problem for kind in tables for problem in self._frame(kind)[1]]
             # One column tells whether a file is there and unchanged.
             problems += self._source().rollouts(None, ["round"])[1]
             return None, list(dict.fromkeys(problems))

@@ -3,6 +3,7 @@
     shelf.json               the manifest of every run, and the digests of the other files
     rounds-DIGEST.parquet    the tables of rounds of all runs, one after the other, by `run`
     evals-DIGEST.parquet     their evaluations
+    problems-DIGEST.parquet  question and gold answer of the problems of each run
     rollouts-DIGEST.parquet  what is kept of their rollouts, with the round (`part`) that has them
 
 `shelf.json` begins with the digest of the rest of it, so that a changed bit anywhere is found.
@@ -120,7 +121,7 @@ class Packed:
         return self.shelf.manifests[self.name]
 
     def table(self, kind: str) -> pa.Table:
-        """The table "rounds" or "evals"; RecordError where it is damaged."""
+        """One of the tables but for the rollouts; RecordError where it is damaged."""
         return self.shelf.table(kind, self.name)
 
     @property

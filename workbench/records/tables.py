@@ -24,11 +24,12 @@ COLUMNS = {
     "round": (types.is_integer, types.is_null),
     **dict.fromkeys(("rollouts", "seconds", "flops", "samples", "correct"), NUMBERS),
     **dict.fromkeys(("greedy", "reward"), NUMBERS),
-    **dict.fromkeys(("problem", "text", "status", "warnings"), TEXTS),
+    **dict.fromkeys(("problem", "text", "status", "warnings", "question", "gold"), TEXTS),
 }
 NEEDED_COLUMNS = {
     "rounds": ("round",),
     "evals": ("round", "problem", "samples", "correct", "greedy"),
+    "problems": ("problem", "question", "gold"),
     "rollouts": (),  # whoever packs a record chooses what is kept of its rollouts
 }
 

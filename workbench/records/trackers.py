@@ -16,6 +16,7 @@ accelerate, which a CPU run does without.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import json
@@ -172,7 +173,8 @@ class Trackers:
     def _call_all(self, name: str, *arguments: Any) -> None:
         for member in list(self.members):
             try:
-                getattr(member, name)(*arguments)
+                # A copy, which it may change.
+                getattr(member, name)(*copy.deepcopy(arguments))
             except Exception as error:
                 self.members.remove(member)
                 warnings.warn(

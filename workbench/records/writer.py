@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
+    from workbench.pools import Problem
     from workbench.rollouts import Rollouts
 
 LOST = "the run cannot go on without it: put a copy back, or start again in another directory"
@@ -89,6 +90,7 @@ class Writer:
         if not source.is_begun:
             raise RecordError(f"{source.problems[0]}; {LOST}")
         self._journal = Journal(self.path / files.JOURNAL, keep_entries=False)
+        self._asked = set(source.asked)  # ids of the problems that are recorded
         self._open()
 
     # Rounds and evaluations
@@ -108,7 +110,12 @@ class Writer:
         """The row of every round so far, read from the disk."""
         return Directory(self.path).rows
 
-    def round(self, row: Mapping[str, Any], rollouts: Mapping[str, Any]) -> None:
+    def round(
+        self,
+        row: Mapping[str, Any],
+        rollouts: Mapping[str, Any],
+        problems: Iterable[Problem] = (),
+    ) -> None:
         """Add a round.
 
         Parameters
@@ -117,19 +124,21 @@ class Writer:
             Its row in the table of rounds; its number stands under "round".
         rollouts : dict
             Columns (R,) by name.
+        problems : iterable of Problem
+            Those that it asked. A problem is recorded once, with the first round that has it.
         """
         number = row["round"]
         with self._writing(f"round {number}"):
             # The rollouts first: a round counts as complete once the journal lists it.
             digest = _write_rollouts(files.rollout_part(self.path, number), rollouts)
-            self._journal.append({"row": dict(row), "rollouts": digest})
+            self._append({"row": dict(row), "rollouts": digest}, problems)
 
-    def evaluation(self, frame: pd.DataFrame) -> None:
+    def evaluation(self, frame: pd.DataFrame, problems: Iterable[Problem] = ()) -> None:
         """Add an evaluation: a DataFrame with a column `round`, the same in all rows."""
         number = int(frame["round"].iloc[0])
         columns = {str(name): frame[name].tolist() for name in frame}
         with self._writing("an evaluation"):
-            self._journal.append({"evaluation": number, "columns": columns})
+            self._append({"evaluation": number, "columns": columns}, problems)
 
     def forget_evaluation(self, number: int) -> None:
         """Remove the evaluation after round `number`, the last thing that was written."""
@@ -150,6 +159,7 @@ class Writer:
                 if number > last:
                     file.unlink()
             sync(self.path / files.ROLLOUTS)
+        self._asked = set(Directory(self.path).asked)
 
     def save_failure(self, number: int, rollouts: Rollouts) -> Path:
         """Keep the rollouts that stopped a round, tokens included; returns the file's path."""
@@ -235,6 +245,14 @@ class Writer:
 
     # Writing
 
+    def _append(self, entry: dict[str, Any], problems: Iterable[Problem]) -> None:
+        """Add a line to the journal, with the problems that no line before it has."""
+        new = {
+            each.id: [each.prompt, each.answer] for each in problems if each.id not in self._asked
+        }
+        self._journal.append({**entry, "problems": new} if new else entry)
+        self._asked |= new.keys()
+
     def _keep(self, count: int) -> None:
         """Forget all but the first lines."""
         if count < len(self._journal.lines):
@@ -245,6 +263,7 @@ class Writer:
         """Name what could not be written, the cause, and what is kept."""
         if self._lock is not None:
             self._lock.check()
+        self._journal.check()
         try:
             yield
         except OSError as error:

@@ -30,6 +30,7 @@ from workbench.analysis.runs import arms
 from workbench.plots.style import new_axes, style, svg
 from workbench.plots.trials import headline
 from workbench.records import Record
+from workbench.reports import tables
 from workbench.utils.numbers import mean_and_half
 from workbench.utils.shipped import PACKAGE
 from workbench.utils.validation import instance_of, whole_number
@@ -197,6 +198,18 @@ def table(frame: pd.DataFrame, caption: str, kind: str = "numbers") -> None:
         Markup().join(head),
         Markup("\n").join(rows),
     )
+
+
+def responses(groups: Mapping[str, Sequence[Record]], rows: int) -> pd.DataFrame:
+    """Show at most so many responses, or why there are none; returns them."""
+    found = tables.responses(groups, rows)
+    if len(found):
+        table(found, "“Chosen” was selected, and had no gradient.", kind="words")
+    else:
+        reasons = [record.why_empty for _, record in tables.each_record(groups)]
+        reason = next(filter(None, reasons), "no round yet, or too few rows were asked for")
+        show("<p>There are none: {0}.</p>", reason)
+    return found
 
 
 def axes() -> Axes:

@@ -11,7 +11,7 @@ import pandas as pd
 from workbench.analysis import cost
 from workbench.analysis.curves import read
 from workbench.analysis.intervals import mean_interval
-from workbench.analysis.runs import flatten, settings
+from workbench.analysis.runs import conditions, flatten, settings
 from workbench.analysis.sequential import verdicts_on_gains
 from workbench.analysis.targets import to_target
 from workbench.records import Record
@@ -45,7 +45,9 @@ def each_record(groups: Groups) -> Iterator[tuple[str, Record]]:
 def default_baseline(groups: Groups) -> str:
     """The label that others are compared with: grpo, a method called so, or else the first."""
     # The label first, and then the method behind it, since labels are the caller's choice.
-    methods = [label for label, group in groups.items() if group[0].label == "grpo"]
+    methods = [
+        label for label, group in groups.items() if group[0].manifest["method"]["name"] == "grpo"
+    ]
     return "grpo" if "grpo" in groups else [*methods, *groups][0]
 
 
@@ -97,7 +99,17 @@ def configuration(group: Sequence[Record]) -> dict[str, str]:
     method = manifest["method"]
     words = {"method": method["name"]}
     words |= {f"{SLOTS[slot]} ({slot})": method[slot] for slot in method if slot in SLOTS}
-    for name in ("lab", "arguments", "hardware", "versions", "started", "commit"):
+    for name in (
+        "lab",
+        "policy",
+        "code",
+        "files",
+        "arguments",
+        "hardware",
+        "versions",
+        "started",
+        "commit",
+    ):
         words[name] = manifest.get(name)
     # The seed is what the runs of a label differ in, so all of them are named.
     words["seeds"] = span(sorted({record.seed for record in group}))
@@ -129,7 +141,10 @@ def expression(value: Any) -> str:
 
 def differing(groups: Groups) -> pd.DataFrame:
     """The settings that are not the same for all labels, a column a label."""
-    table = pd.DataFrame({label: flatten(settings(group[0])) for label, group in groups.items()})
+    first = {label: group[0] for label, group in groups.items()}
+    table = pd.DataFrame(
+        {label: flatten(settings(each) | conditions(each)) for label, each in first.items()}
+    )
     table = table.fillna(NOTHING)
     return table[table.nunique(axis=1) > 1]
 
@@ -157,8 +172,9 @@ def responses(groups: Groups, most: int) -> pd.DataFrame:
     Returns
     -------
     DataFrame, a row a rollout, by the name of the run
-        round, problem, response, verdict, reward, advantage, and training: "trained", "left out",
-        or "chosen" where a selected rollout had no gradient.
+        round, problem, question and gold where they are known, response, verdict, reward,
+        advantage, and training: "trained", "left out", or "chosen" where a selected rollout had no
+        gradient.
     """
     runs = dict(each_record(groups))
     # The same for every run, so that a long one does not push out the others.
@@ -183,5 +199,6 @@ def responses(groups: Groups, most: int) -> pd.DataFrame:
     table = pd.concat(parts).set_index("run")
     table["training"] = np.where(table["selected"], "chosen", "left out")
     table.loc[table["trained"], "training"] = "trained"
-    shown = ["round", "problem", "text", "status", "reward", "advantage", "training"]
+    shown = ["round", "problem", "question", "gold", "text", "status", "reward", "advantage"]
+    shown = [name for name in (*shown, "training") if name in table]
     return table[shown].rename(columns={"text": "response", "status": "verdict"})

@@ -10,13 +10,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
 
 import numpy as np
 
+from workbench.pools import Pool
+from workbench.records import files
 from workbench.slots import Context, Ragged, Rollouts, Slot, state_field
 from workbench.utils.bounds import Count, CountOrZero, choice
+from workbench.utils.descriptions import parameters
 from workbench.utils.groups import keys, place_within
 from workbench.utils.names import of_catalogue
 from workbench.utils.validation import instance_of
@@ -55,13 +59,50 @@ class RightAnswers(Stored):
     """Base of slot values that keep right answers, of this run or of a file."""
 
     capacity: int | None
+    digest: str | None = None  # of the file, as it was when it was read
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.path is not None:
             instance_of("path", self.path, (str, os.PathLike), '"answers.safetensors"')
+            self.path = os.path.abspath(self.path)  # the working directory may change
             # Read by the constructor, so that a missing file is found before a model is loaded.
             self.stored = load_answers(self.path)
+            self.digest = files.digest_of(files.read_ordinary(Path(self.path)))
+
+    def check(self, policy: Any, lab: Any) -> None:
+        """ValueError for answers of a file that this run could not have sampled."""
+        stored, most = self.stored, lab.sampling.max_new_tokens
+        assert stored is not None
+        tables = [getattr(column, "values", column) for _, column in stored.items()]
+        vocabulary = getattr(getattr(policy.model, "config", None), "vocab_size", np.inf)
+        tokens = np.concatenate([stored.prompt.values, stored.response.values])
+        odd = (stored.lengths < 1) | (stored.lengths > most)
+        missing = stored.old_logprobs.lengths != stored.lengths
+        # Beyond float32 a number is infinite where it meets a tensor.
+        with np.errstate(over="ignore"):
+            floats = [column.astype(np.float32) for column in tables if column.dtype.kind == "f"]
+        wrong = {
+            "a number is not finite": not all(np.isfinite(column).all() for column in floats),
+            "a token is none of the model's": ((tokens < 0) | (tokens >= vocabulary)).any(),
+            f"an answer has no token or over {most}": odd.any(),
+            "a token has no log-probability": missing.any() and stored.old_logprobs.lengths.any(),
+            "a prompt or a gold answer is another": self._differs(policy, lab.problems),
+        }
+        for reason in [reason for reason, is_so in wrong.items() if is_so]:
+            raise ValueError(f"path={self.path!r}: {reason}")
+
+    def _differs(self, policy: Any, problems: Any) -> bool:
+        """Whether a problem of a pool has another prompt or gold answer in the file."""
+        if self.stored is None or not isinstance(problems, Pool):
+            return False
+        rows_of = self.rows_by_problem()
+        known = [problem for problem in problems if problem.id in rows_of]
+        return any(
+            (self.stored.prompt[row].tolist(), self.stored.answer[row]) != (prompt, problem.answer)
+            for problem, prompt in zip(known, policy.encode([each.prompt for each in known]))
+            for row in rows_of[problem.id]
+        )
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Store the round's new right answers; of each problem the newest `capacity` stay."""
@@ -321,6 +362,27 @@ def load_answers(path: Any) -> Rollouts:
     answers = _from_state(join_arrays(state, tensors))
     # They are of no round of this run: 0 lies before the first one.
     return answers.assign(round=np.zeros(len(answers), np.int64))
+
+
+def read_from_files(method: Any, policy: Any = None, lab: Any = None) -> dict[str, str]:
+    """Digests of the files that values of a method's slots have read, by their paths.
+
+    With a policy and a lab, what they hold is checked against these.
+    """
+    found, left = {}, [*method.slots().values()]
+    while left:
+        part = left.pop()
+        if isinstance(part, RightAnswers) and part.path is not None:
+            assert part.digest is not None
+            found[str(part.path)] = part.digest
+            if policy is not None:
+                part.check(policy, lab)
+        # A wrapper holds other slots as arguments, alone or several.
+        if isinstance(part, Slot):
+            left += parameters(part).values()
+        elif isinstance(part, list | tuple):
+            left += part
+    return found
 
 
 def _as_rows_of_this_round(old: Rollouts, rollouts: Rollouts, gradient: bool) -> Rollouts:

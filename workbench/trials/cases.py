@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pandas as pd
 from filelock import FileLock
@@ -27,7 +28,8 @@ from workbench.records import damage_of, exists, load, pack
 from workbench.records.files import make_directory, read_ordinary, replacing
 from workbench.rules.scheduler import FEATURES
 from workbench.run import ARGUMENTS, Run
-from workbench.trials.fingerprints import Pickle, digest_of
+from workbench.trials.fingerprints import Pickle
+from workbench.utils.code import digest_of
 from workbench.utils.validation import one_of, positive_number, whole_number
 
 # The parameters of a run that does not go through a notebook, with their defaults; None is that of
@@ -48,7 +50,7 @@ PARAMETERS: dict[str, Any] = {
     "learning_rate": None,
     "evaluate_every": None,
     "checkpoint_every": None,
-    "columns": "none",
+    "columns": "sample",
     "cost": None,
 }
 OUTCOME = {"status", "error", "results", "seconds", "fingerprint"}  # what outcome.json has
@@ -60,8 +62,13 @@ KEPT_COLUMNS: dict[str, tuple[str, ...] | None] = {
         *("problem", "round", "age", "score", "selected", "reward", "length", "truncated"),
         *(f"feature_{feature}" for feature in FEATURES),
     ),
+    "sample": (
+        *("problem", "round", "draw", "text", "status", "correct", "reward", "advantage"),
+        *("selected", "trained", "length", "truncated"),
+    ),
     "all": None,
 }
+SAMPLE_MB = 0.25  # of the rollouts of a run, with columns="sample"
 # A run goes on for its rollouts up to so many times its rounds. A method that samples next to
 # nothing would otherwise never end.
 MOST_ROUNDS = 10
@@ -83,6 +90,8 @@ class Case:
         What it runs through; None for a run made directly.
     sets_out : bool
         Whether the notebook's parameter `out` is set to the record.
+    mixed : bool
+        Whether a run may go on that was begun under other conditions, see `Run`.
     method, lab : Pickle, optional
         The method and the lab as objects, in place of the names among its parameters. A trial has
         them. A grid cannot, since this runs code.
@@ -94,6 +103,7 @@ class Case:
     logs: Path
     notebook: Path | None = None
     sets_out: bool = False
+    mixed: bool = False
     method: Pickle | None = None
     lab: Pickle | None = None
 
@@ -162,7 +172,11 @@ class Case:
         """A digest of what is run: the parameters, and the code of the notebook."""
         # What a run is expected to cost changes nothing about what it does. Of a notebook only the
         # code counts, so that texts and outputs may be edited between two starts.
-        parts: list[Any] = [{**self.values, "cost": None}]
+        values = {**self.values, "cost": None}
+        # A sample is taken of a run that otherwise keeps no rollouts.
+        if values.get("columns") == "sample":
+            values["columns"] = "none"
+        parts: list[Any] = [values]
         parts += [part.fingerprint for part in (self.method, self.lab) if part is not None]
         if self.notebook is not None:
             cells = json.loads(self.notebook.read_text())["cells"]
@@ -218,6 +232,8 @@ def prepare(case: Case, method: Method | None = None, lab: Lab | None = None) ->
         lab or _lab(json.dumps(dict(config.mapping("lab", values["lab"])), sort_keys=True)),
         method or config.method(values["method"], values["arguments"], values["settings"]),
         out=None if complete else case.record,
+        label=values["label"],
+        mixed=case.mixed,
         **options,
     )
     if complete:
@@ -229,7 +245,8 @@ def is_complete(case: Case) -> bool:
     """Whether the record of a case has all its rounds and is packed, which is the last step."""
     if not exists(case.record):
         return False
-    record = load(case.record)
+    # A packed record that is damaged is no run that could go on, so it is named here.
+    record = load(case.record, strict=True)
     if not record.is_packed:
         return False
     values = case.parameters
@@ -259,7 +276,8 @@ def run_directly(case: Case) -> dict[str, Any]:
         # The last step, since a packed record cannot go on. `is_complete` relies on that.
         kept = KEPT_COLUMNS[values["columns"]]
         if kept is not None:
-            pack(case.record, kept)
+            sampled = values["columns"] == "sample"
+            pack(case.record, kept, megabytes=SAMPLE_MB if sampled else None)
 
     record = load(case.record)
     table = record.rounds
@@ -303,15 +321,19 @@ def run_through_notebook(case: Case) -> dict[str, Any]:
         parameters["out"] = os.path.relpath(case.record, case.notebook.parent)
     # Relative paths, so that the executed notebook names no path of this machine.
     os.chdir(case.logs)
-    notebook = papermill.execute_notebook(
-        os.path.join(folder, case.notebook.name),
-        "notebook.ipynb",
-        parameters,
-        cwd=folder,
-        progress_bar=False,
-        # Otherwise the kernel is interrupted first, and the log ends in an error that is none.
-        shutdown_kernel="immediate",
-    )
+    # The runs of the notebook have no other way to know their label, and what may be mixed.
+    told = {"WORKBENCH_LABEL": parameters["label"]} if "label" in parameters else {}
+    told |= {"WORKBENCH_MIXED": "1"} if case.mixed else {}
+    with patch.dict(os.environ, told):
+        notebook = papermill.execute_notebook(
+            os.path.join(folder, case.notebook.name),
+            "notebook.ipynb",
+            parameters,
+            cwd=folder,
+            progress_bar=False,
+            # Otherwise the kernel is interrupted first, and the log ends in an error that is none.
+            shutdown_kernel="immediate",
+        )
     return read_results(notebook)
 
 

@@ -8,30 +8,15 @@ for runs of the class as it was.
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import hashlib
-import inspect
-import json
 import pickle
-import sys
-import sysconfig
-import textwrap
-import types
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, partial, singledispatchmethod
 from typing import Any
 
 import cloudpickle
-import numpy as np
 
 from workbench.labs import Lab
-from workbench.utils.descriptions import describe, parameters
-
-FINGERPRINT_DIGITS = 16
-# What Python itself keeps in a class: where it stands, and what copying and pickling have found.
-OF_PYTHON = ("__slotnames__", "__firstlineno__", "__static_attributes__", "__annotations_cache__")
+from workbench.utils.code import digest_of, own_code
+from workbench.utils.descriptions import describe
 
 
 @dataclass(frozen=True)
@@ -74,12 +59,6 @@ def pickle_object(what: str, value: Any, digest: str) -> Pickle:
 def pickle_lab(lab: Lab) -> Pickle:
     """Pickle a lab by value; ValueError where that cannot be done."""
     whole = [lab.description(), lab.digests(), own_code([lab.verifier, lab.make_policy])]
-    if lab.config is None and inspect.isfunction(lab.make_policy):
-        # What the functions of `labs` have put into it: template, adapter, precision and so on.
-        settings: dict[str, str] = {}
-        for name, value in inspect.getclosurevars(lab.make_policy).nonlocals.items():
-            _keep(settings, name, value)
-        whole.append(settings)
     return pickle_object(f"lab {lab.name!r}", lab, digest_of(whole))
 
 
@@ -92,142 +71,3 @@ def fingerprint(value: Any) -> str:
     It is the same in every process that has the same code. Comments do not count.
     """
     return digest_of([describe(value), own_code(value)])
-
-
-def digest_of(data: Any) -> str:
-    """A digest of plain data."""
-    text = json.dumps(data, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:FINGERPRINT_DIGITS]
-
-
-def own_code(value: Any) -> dict[str, str]:
-    """The code of your own that an object consists of, name to text.
-
-    Classes and functions belong to it, and the functions, classes and constants that these use by
-    name. What is installed as a package, and this package itself, do not.
-    """
-    found: dict[str, str] = {}
-    left = [value]
-    seen = set()
-    while left:
-        part = left.pop()
-        # Objects may hold one another.
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        if isinstance(part, partial):
-            left += [part.func, *part.args, *part.keywords.values()]
-        elif isinstance(part, list | tuple | set | frozenset):
-            left += part
-        elif isinstance(part, dict):
-            left += part.values()
-        elif isinstance(part, type):
-            for kind in filter(_is_own, part.__mro__):
-                for name, member in vars(kind).items():
-                    if name in OF_PYTHON:
-                        continue
-                    left.append(_function_in(member))
-                    _keep_constant(found, f"{kind.__module__}.{kind.__qualname__}.{name}", member)
-        elif isinstance(part, types.MethodType):
-            left.append(part.__func__)
-        elif isinstance(part, types.FunctionType):
-            if _is_own(part):
-                found[f"{part.__module__}.{part.__qualname__}"] = _text_of(part)
-                for name, used in _used_by(part).items():
-                    left.append(used)
-                    _keep_constant(found, f"{part.__module__}.{name}", used)
-        elif hasattr(part, "__wrapped__"):  # such as a function with functools.cache
-            left.append(part.__wrapped__)
-        elif type(part).__module__ != "builtins" and not isinstance(part, types.ModuleType):
-            left.append(type(part))
-            # Not every object of another package keeps what it was made with, or tells its
-            # arguments.
-            with contextlib.suppress(ValueError, TypeError):
-                left += parameters(part).values()
-    return found
-
-
-def _is_own(target: Any) -> bool:
-    """Whether a class or function is the user's own: neither installed nor of this package."""
-    return _is_own_module(target.__module__ or "__main__")
-
-
-def _is_own_module(name: str) -> bool:
-    """The same of the module with this name."""
-    # The module of a notebook, or of a script that `python -m` found among what is installed.
-    if name == "__main__":
-        return True
-    top = name.partition(".")[0]
-    if top in ("workbench", "builtins") or top in sys.stdlib_module_names:
-        return False
-    file = vars(sys.modules[name]).get("__file__") if name in sys.modules else None
-    places = sysconfig.get_paths()
-    return file is None or not file.startswith((places["purelib"], places["platlib"]))
-
-
-def _function_in(member: Any) -> Any:
-    """The function behind a member of a class; None where there is none."""
-    if isinstance(member, staticmethod | classmethod):
-        return member.__func__
-    if isinstance(member, property):
-        return member.fget
-    if isinstance(member, cached_property | singledispatchmethod):
-        return member.func
-    return member if isinstance(member, types.FunctionType) else None
-
-
-def _text_of(function: types.FunctionType) -> str:
-    """The source of a function without comments, or its bytecode where there is no source."""
-    try:
-        return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(function))))
-    except (OSError, TypeError, SyntaxError):
-        parts = []
-        for code in _codes(function.__code__):
-            constants = [each for each in code.co_consts if not isinstance(each, types.CodeType)]
-            parts.append(f"{code.co_code.hex()} {code.co_names} {constants!r}")
-        return "\n".join(parts)
-
-
-def _used_by(function: types.FunctionType) -> dict[str, Any]:
-    """What a function finds by name outside of itself, and the defaults of its arguments."""
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
-    used = {name: function.__globals__[name] for name in names if name in function.__globals__}
-    for module in [value for value in used.values() if isinstance(value, types.ModuleType)]:
-        if _is_own_module(module.__name__):
-            # Of a module only what the code names.
-            found = names & vars(module).keys()
-            used |= {f"{module.__name__}.{name}": vars(module)[name] for name in found}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-        # A name that is bound only later has nothing in its cell yet.
-        with contextlib.suppress(ValueError):
-            used[name] = cell.cell_contents
-    for place, value in enumerate(function.__defaults__ or ()):
-        used[f"{function.__qualname__}.{place}"] = value
-    for name, value in (function.__kwdefaults__ or {}).items():
-        used[f"{function.__qualname__}.{name}"] = value
-    return used
-
-
-def _codes(code: types.CodeType) -> Iterable[types.CodeType]:
-    """A function's code, and that of the functions within it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
-
-
-def _keep_constant(found: dict[str, str], name: str, value: Any) -> None:
-    """Keep the text of a plain value and of an object of one's own; code has a text of its own."""
-    if isinstance(value, set | frozenset):
-        value = sorted(map(repr, value))
-    plain = (bool, int, float, str, list, tuple, dict, np.generic, np.ndarray)
-    # An object of one's own is what its class and its arguments say.
-    is_object = not isinstance(value, type) and not inspect.isroutine(value)
-    if isinstance(value, plain) or (is_object and _is_own(type(value))):
-        _keep(found, name, value)
-
-
-def _keep(found: dict[str, str], name: str, value: Any) -> None:
-    """Keep the text of a value, where it can be described."""
-    with contextlib.suppress(ValueError, TypeError):
-        found[name] = json.dumps(describe(value), sort_keys=True)

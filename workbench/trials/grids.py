@@ -47,7 +47,9 @@ from typing import Any
 import pandas as pd
 
 from workbench.policies.checks import check_packages
+from workbench.records import exists, load
 from workbench.records.files import replacing
+from workbench.records.manifest import check_conditions
 from workbench.trials import engine
 from workbench.trials.cases import PARAMETERS, Case, prepare
 from workbench.utils.labels import LOGS, check_label, to_folder
@@ -70,7 +72,7 @@ MOST_SEEDS = 10_000
 NOTEBOOK_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
-def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
+def read(grid: Any, out: Path, records: Any = None, mixed: bool = False) -> list[Case]:
     """The runs of a grid in order, their names and parameters checked.
 
     Parameters
@@ -82,6 +84,8 @@ def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
     records : path, optional
         Directory of the records, in place of the grid's folder. It may be any directory, where the
         folder that a file names must lie in the working directory or in `out`.
+    mixed : bool
+        See `sweep`.
 
     Raises
     ------
@@ -101,7 +105,10 @@ def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
     records = _records(grid, base, content, out, records)
     # The parameters that exist: those of a run made directly have no declared types, and those of a
     # notebook are what its cell tagged `parameters` assigns.
-    types = dict.fromkeys(PARAMETERS, "") if notebook is None else _read_parameters(notebook)
+    types = dict.fromkeys(PARAMETERS, "")
+    if notebook is not None:
+        # A label is for the sweep, whether or not the notebook has such a parameter.
+        types = {"label": "", **_read_parameters(notebook)}
 
     axes = _axes(content)
     varied = _varied(axes)
@@ -116,7 +123,8 @@ def read(grid: Any, out: Path, records: Any = None) -> list[Case]:
         # A notebook that declares `out` as a text writes its record there, unless the grid says
         # where.
         sets_out = types.get("out") == "str" and "out" not in values
-        cases[name] = Case(name, values, records / name, out / LOGS / name, notebook, sets_out)
+        places = records / name, out / LOGS / name
+        cases[name] = Case(name, values, *places, notebook, sets_out, mixed)
     return list(cases.values())
 
 
@@ -347,6 +355,7 @@ def sweep(
     ray: str | None = None,
     gpus: float = 0.0,
     records: Any = None,
+    mixed: bool = False,
     report: Callable[[str], Any] = print,
 ) -> pd.DataFrame:
     """Make the runs of a grid.
@@ -362,6 +371,9 @@ def sweep(
     records : path, optional
         Directory of the records, in place of the one that the grid names. A grid in a file, which
         may be a stranger's, can name one in the working directory or in `out` alone.
+    mixed : bool
+        Whether runs count, or go on, that were made with other versions of packages, other code of
+        this package, or on another device.
     report : function
         Called with a line of text at the start and for each run that ends.
 
@@ -380,7 +392,7 @@ def sweep(
     engine.check_arguments(jobs, ray, gpus)
     name = "grid" if isinstance(grid, dict) else Path(grid).stem
     out = Path(out if out is not None else Path("runs", "sweeps", name)).absolute()
-    cases = read(grid, out, records)
+    cases = read(grid, out, records, mixed)
     # Before the lock, which is the first file that a sweep writes into its directory.
     engine.check_directory(out, LISTED, LOCK, "sweep")
     with engine.only_one(out / LOCK, report), signals_raise():
@@ -390,12 +402,17 @@ def sweep(
         for case in cases:
             case.set_aside(report)
         todo = [case for case in cases if not case.finished]
+        # Those that were left unfinished too.
+        begun = [case.record for case in cases if exists(case.record)]
+        for record in begun if todo else ():
+            check_conditions({}, load(record).manifest, record, mixed)
         if todo and todo[0].notebook is not None:
             report(f"runs the code of the notebook {os.path.relpath(todo[0].notebook)}")
         elif ray in (None, "local"):
             if todo and ray is None:
                 engine.start_forkserver()  # which imports while the runs are checked here
-            _check_runs(todo)
+            # Those that are done too: a record may have been put into another's place.
+            _check_runs(cases if todo else ())
         if todo:
             runs = {case.name: case.values for case in cases}
             with replacing(out / LISTED) as temporary:

@@ -31,8 +31,9 @@ import pandas as pd
 from workbench.analysis.curves import Curve, each, read
 from workbench.analysis.sequential import ALPHA
 from workbench.labs import Lab
-from workbench.records import Record, damage_of, load
+from workbench.records import Record, damage_of, load, record_paths
 from workbench.records.files import read_ordinary, replacing
+from workbench.records.manifest import check_conditions
 from workbench.records.tables import reading
 from workbench.trials import engine, tuning
 from workbench.trials.answer import Answer
@@ -97,10 +98,14 @@ class Trial:
     problems_per_round : int
     evaluate_every : int, optional
         Rounds between evaluations in the comparison; None for a fifth of the rounds.
-    columns : {"none", "outcomes", "scores", "all"}
+    columns : {"sample", "none", "outcomes", "scores", "all"}
         What is kept of the rollouts of the comparison, see `workbench.trials.cases.KEPT_COLUMNS`.
+        A sample has at most `SAMPLE_MB` (a quarter of a megabyte) a run.
     level : float
         Probability of calling at least one arm better or worse although it is not.
+    mixed : bool
+        Whether runs count, or go on, that were made with other versions of packages, other code of
+        this package, or on another device.
     jobs, ray, gpus
         As for `engine.at_work`.
     report : function
@@ -129,8 +134,9 @@ class Trial:
         first_seed: int = 0,
         problems_per_round: int = 32,
         evaluate_every: int | None = None,
-        columns: str = "none",
+        columns: str = "sample",
         level: float = ALPHA,
+        mixed: bool = False,
         jobs: int | None = None,
         ray: str | None = None,
         gpus: float = 0.0,
@@ -155,6 +161,7 @@ class Trial:
             level=level,
         )
         self.out = Path(out).absolute()
+        self._mixed = mixed
         self._workers: Any = {"jobs": jobs, "ray": ray, "gpus": gpus, "report": report}
         self._at_once = jobs or engine.cores()
         self._report_line = report
@@ -293,6 +300,9 @@ class Trial:
         with engine.only_one(self.out / LOCK, self._report_line):
             # Again, since another call may have written its plan in the meantime.
             self._check_directory()
+            # Those that were left unfinished too.
+            for path in record_paths(self.out):
+                check_conditions({}, load(path).manifest, path, self._mixed)
             self._write_plan()
             baseline = self.settings.baseline
             for label in self.settings.same:
@@ -389,6 +399,7 @@ class Trial:
             self.out / LOGS / name,
             method=self._methods[run.label],
             lab=self._tuning_lab if tunes else self._lab,
+            mixed=self._mixed,
         )
 
     def _find(self, run: TrialRun) -> Case | None:
@@ -404,8 +415,13 @@ class Trial:
                 # One that is damaged is as good as not made.
                 if made.finished and damage_of(made.record):
                     continue
-                return made
-            if folder == self.out:
+                try:
+                    prepare(made)  # what the record says of itself decides
+                    return made
+                except ValueError as error:
+                    if folder == self.out:
+                        raise ValueError(f"{case.name}: {error}") from None
+            elif folder == self.out:
                 raise ValueError(
                     f"out={str(self.out)!r}: {case.name} was made there by another definition of "
                     f"{run.label!r} or with other settings; name another directory, or give the "
