@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -263,7 +264,8 @@ class TestEvaluationOffTheGrid:
         with pytest.raises(KeyboardInterrupt):
             go(run, 5)
         assert self.evaluated(tmp_path / "stopped") == [0, 4]
-        assert go(run, 5) == [], "all five rounds are there"
+        # The checkpoint that would tell of the evaluation is not written yet.
+        assert [row["round"] for row in go(run, 5)] == [1, 2, 3, 4, 5]
         same_record(wb.load(tmp_path / "whole"), wb.load(tmp_path / "stopped"))
 
 
@@ -297,6 +299,32 @@ class TestRoundsSoFar:
         # Without a checkpoint yet, the two rounds are made again.
         assert [row["round"] for row in go(run, 4)] == [1, 2, 3, 4]
         assert run.round == 4
+
+
+@pytest.mark.parametrize(
+    "every, said",
+    [
+        (5, "begins anew, since it has a checkpoint every 5 rounds; .* \\(round 1, 2\\) is made"),
+        (1, None),
+    ],
+)
+def test_a_run_that_was_interrupted_says_from_where_it_goes_on(every, said, lab, tmp_path, capsys):
+    verifier = Interrupting(lab.verifier)
+    run = wb.Run(
+        replace(lab, verifier=verifier),
+        wb.methods.grpo(n=4),
+        out=tmp_path,
+        problems_per_round=4,
+        evaluate_every=0,
+        checkpoint_every=every,
+    )
+    with pytest.raises(KeyboardInterrupt):
+        list(run.rounds(4))
+    assert "made again" not in capsys.readouterr().err
+    list(run.rounds(4))
+    lines = [line for line in capsys.readouterr().err.splitlines() if "made again" in line]
+    assert len(lines) == (said is not None)
+    assert not said or re.search(f"^grpo: {said}", lines[0])
 
 
 def eight_rounds(out, told):

@@ -49,7 +49,7 @@ from workbench.utils.descriptions import describe
 from workbench.utils.failures import release
 from workbench.utils.html import card
 from workbench.utils.labels import check_label
-from workbench.utils.numbers import to_digits
+from workbench.utils.numbers import span, to_digits
 from workbench.utils.progress import Progress
 from workbench.utils.seeding import derive
 from workbench.utils.validation import instance_of, positive_number, whole_number
@@ -82,6 +82,7 @@ class _Open:
     evaluate_every: int
     checkpoint_every: int
     checkpointed: int = 0  # the round of the checkpoint on disk
+    again: str = ""  # which rounds are made again, and why
 
     @property
     def round(self) -> int:
@@ -107,6 +108,14 @@ class _Open:
                 raise ValueError(f"{path}: {error}; pass those that the run began with") from error
             training.old_weights.restore(tensors)
             self.checkpointed = state["round"]
+        if self.round > self.checkpointed:
+            made = span(range(self.checkpointed + 1, self.round + 1))
+            self.again = (
+                f"goes on behind its latest checkpoint, made after round {self.checkpointed}"
+                if self.checkpointed
+                else f"begins anew, since it has a checkpoint every {self.checkpoint_every} rounds"
+            )
+            self.again += f"; what was recorded later (round {made}) is made again"
         self.writer.truncate(self.checkpointed)
         training.history = History(self.writer.rows)
         if self.checkpointed == 0:
@@ -422,6 +431,8 @@ class Run:
                     # An interrupt may have come between the last round and its evaluation.
                     work.evaluate_last()
                 shown = Progress(self.configured_method.name, self.round, n, progress)
+                shown.say(work.again)
+                work.again = ""
                 # The caller may leave the loop, at the `yield`, where the round is complete.
                 with suppress(GeneratorExit), shown:
                     while self.round < n:

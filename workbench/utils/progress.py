@@ -33,12 +33,19 @@ class Progress(AbstractContextManager):
         self.name = name
         self.done = done
         self.total = total
+        self.is_shown = is_shown
         self.has_lines = is_shown and not has_bar
         self.started = time.monotonic()
         self.last_line = float("-inf")
 
     def __exit__(self, *exception: object) -> None:
         self.bar.close()
+
+    def say(self, text: str) -> None:
+        """Write a line above the bar, where there is something to say."""
+        if self.is_shown and text:
+            with self.interrupted():
+                print(f"{self.name}: {text}", file=sys.stderr, flush=True)
 
     def update(self, row: Mapping[str, Any]) -> None:
         """Show a round that is done, by its row of the record."""
