@@ -11,7 +11,9 @@ from papers import cbs
 from papers.correlations import score_correlations
 from workbench.analysis.intervals import holm
 from workbench.analysis.runs import load_all
+from workbench.config import rebuild
 from workbench.policies.batching import mini_batches
+from workbench.records.health import TrainingWarning
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rules.advantages import LeaveOneOut, group_normalized
 from workbench.rules.allocators import Uniform
@@ -23,6 +25,7 @@ from workbench.rules.scheduler import (
     epsilon,
     features,
 )
+from workbench.utils.descriptions import describe
 
 SMALL = dict(problems_per_round=8, evaluate_every=0, checkpoint_every=2)
 
@@ -311,6 +314,47 @@ def test_a_tenth_of_the_planned_rounds_explores():
     assert wb.methods.cbs(planned=60).adjust("selector", warmup=3).selector.warmup == 3
     with pytest.raises(ValueError, match="planned=0"):
         wb.methods.cbs(planned=0)
+
+
+def go_to(run, *ends):
+    """The exploration of every round, in calls of `rounds` that end there."""
+    return [row["scheduler_epsilon"] for end in ends for row in run.rounds(end, progress=False)]
+
+
+def test_without_a_plan_the_schedule_is_that_of_the_run(tmp_path):
+    def run(name, **options):
+        method = wb.methods.cbs(n=4, **options)
+        return wb.Run(small_lab(), method, out=tmp_path / name, problems_per_round=2)
+
+    # 500 / 50: ten times as fast, the warm-up has 5 rounds.
+    expected = [1.0] * 5 + [pytest.approx(1 - 5 * 0.08), pytest.approx(1 - 6 * 0.08)]
+    found = go_to(run("whole"), 50)
+    assert found[:7] == expected
+    assert found == pytest.approx(go_to(run("told", planned=50), 50))
+    rounds = [wb.load(tmp_path / name).rounds for name in ("whole", "told")]
+    assert rounds[0]["reward"].equals(rounds[1]["reward"])
+    # A run that goes on further keeps the schedule that it began with, in a new process as well.
+    first = run("further")
+    go_to(first, 50)
+    again = wb.Run.resume(tmp_path / "further")
+    assert go_to(again, 52) == [0.2, 0.2]
+    assert again.method.selector.faster == 10
+    # One round after the other says nothing of the length of a run.
+    one_by_one = run("one by one")
+    assert go_to(one_by_one, 1, 2, 3, 4, 5, 6) == expected[:6]
+
+
+def test_a_warm_up_that_lasts_as_long_as_the_run_is_told(tmp_path):
+    slow = wb.methods.cbs(n=4, planned=500)
+    run = wb.Run(small_lab(), slow, out=tmp_path, problems_per_round=2)
+    with pytest.warns(TrainingWarning, match="selector: nothing is decided in the first 50 rounds"):
+        next(run.rounds(3, progress=False))
+
+
+def test_recorded_descriptions_hold():
+    told = wb.methods.cbs(planned=60)
+    assert "scaled_from" not in str(describe(told))
+    assert rebuild(describe(wb.methods.cbs())) == wb.methods.cbs()
 
 
 FRAME = {

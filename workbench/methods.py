@@ -646,6 +646,9 @@ def aero(
     )
 
 
+PLANNED = 500  # rounds of the schedule in table 4
+
+
 @method(paper="CBS (arXiv 2602.08499)", decides="selector")
 def cbs(
     base: str = "grpo",
@@ -654,7 +657,7 @@ def cbs(
     rounds: int = 2,
     n: int = 8,
     mini_batch: int | None = None,
-    planned: int = 500,
+    planned: int | None = None,
 ) -> Method:
     """CBS: of the rollouts of another method, those that a learnt scheduler puts first.
 
@@ -677,11 +680,12 @@ def cbs(
     mini_batch : int, optional
         Rollouts of an optimizer step (128 in appendix D). It mixes rollouts of different problems.
         The same in full, to compare with, is `grpo().but(selector=selectors.All(mini_batch=...))`.
-    planned : int
-        Rounds that the run will have. Table 4's schedule is for 500 rounds with GRPO and GSPO, of
-        which a tenth only explores, and for 200 with DAPO (appendix D). Here it is scaled from 500
-        with all three, which is our choice: the warm-up stays a tenth, and exploration falls and
-        the network learns faster or slower by the same factor.
+    planned : int, optional
+        Rounds that the run will have. None: those that it is asked for when it begins. Table 4's
+        schedule is for 500 rounds with GRPO and GSPO, of which a tenth only explores, and for 200
+        with DAPO (appendix D). Here it is scaled from 500 with all three, which is our choice: the
+        warm-up stays a tenth, and exploration falls and the network learns faster or slower by the
+        same factor.
 
     Notes
     -----
@@ -701,8 +705,9 @@ def cbs(
     }
     one_of("base", base, bases)
     method, floor, least = bases[base]
-    whole_number("planned", planned, 1)
-    faster = 500 / planned
+    if planned is not None:
+        whole_number("planned", planned, 1)
+    faster = 1 if planned is None else PLANNED / planned
     scheduler = selectors.Scheduler(
         p,
         scope,
@@ -712,6 +717,7 @@ def cbs(
         warmup=round(50 / faster),
         decay=0.008 * faster,
         learning_rate=1e-4 * faster,
+        scaled_from=PLANNED if planned is None else None,
     )
     return method.but(
         name="cbs",

@@ -42,6 +42,8 @@ class Context:
     sampled : Rollouts, optional
         Everything that was sampled in this round, whether or not it went past the allocator; there
         once the allocator has ended.
+    planned : int, optional
+        Rounds that the run was asked for.
     taken : frozenset of str
         Ids of the problems that are in the round already; only a curriculum reads it.
     """
@@ -53,6 +55,7 @@ class Context:
     max_new_tokens: int | None = None
     temperature: float = 1.0
     sampled: Rollouts | None = None
+    planned: int | None = None
     taken: frozenset[str] = frozenset()
 
     def rng(self, *purpose: str | int) -> np.random.Generator:

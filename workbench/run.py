@@ -431,6 +431,9 @@ class Run:
                     # An interrupt may have come between the last round and its evaluation.
                     work.evaluate_last()
                 shown = Progress(self.configured_method.name, self.round, n, progress)
+                work.training.planned = n
+                if self.round == 0:
+                    _warn(_too_slow(work.training.method, n), shown)
                 shown.say(work.again)
                 work.again = ""
                 # The caller may leave the loop, at the `yield`, where the round is complete.
@@ -567,6 +570,16 @@ def _remove_directory(path: str, process: int) -> None:
     """Remove a temporary record together with its run, but not with a forked copy of the run."""
     if os.getpid() == process:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _too_slow(method: Method, n: int) -> str:
+    """A line for each slot whose value decides nothing in a run of n rounds."""
+    warm_ups = {slot: value.warm_up_of(n) for slot, value in method.learning().items()}
+    return "\n".join(
+        f"{slot}: nothing is decided in the first {rounds} rounds, and this run has {n}"
+        for slot, rounds in warm_ups.items()
+        if rounds >= n > 0
+    )
 
 
 def _warn(texts: str, progress: Progress) -> None:

@@ -205,6 +205,10 @@ class Slot:
         """Of a selector: how many rollouts of a problem are trained on, of those sampled."""
         return PerProblem(sampled.n, "about")
 
+    def warm_up_of(self, planned: int | None) -> int:
+        """Rounds after which it begins to decide, in a run of so many rounds."""
+        return 0
+
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Learn from a finished round: all its rollouts, with what became of each.
 

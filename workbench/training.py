@@ -64,6 +64,8 @@ class Training:
         Those that sample where the lab lags behind.
     asked : dict from id to Problem
         The problems of the latest round.
+    planned : int, optional
+        Rounds that the run was asked for.
     """
 
     lab: Lab
@@ -78,6 +80,7 @@ class Training:
     history: History
     old_weights: OldWeights
     asked: dict[str, Problem] = field(default_factory=dict)
+    planned: int | None = None
 
     def round(self) -> tuple[Row, Rollouts]:
         """Train for one round.
@@ -118,6 +121,7 @@ class TrainingRound:
             policy=self.policy,
             max_new_tokens=self.lab.sampling.max_new_tokens,
             temperature=self.lab.sampling.temperature,
+            planned=training.planned,
         )
         # Counted from the record, so that a run that resumes goes on where it was. A round without
         # any step keeps the rate of the last one.

@@ -182,6 +182,10 @@ class Survival(Slot):
 
         return Plan(stop=stop, states=True, columns={"survival": chances})
 
+    def warm_up_of(self, planned: int | None) -> int:
+        """Rounds in which nothing is stopped."""
+        return self.warm_up
+
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """The network learns from the judged rollouts that have ended."""
         ended = (rollouts.round == context.round) & (rollouts.status != STOPPED)

@@ -50,6 +50,7 @@ SCOPES = ("group", "round", "buffer")
 SCALINGS = ("standard", "unit", "none")
 ORDERS = ("before", "after")
 CONSTANT_SPREAD = 1e-9  # relative spread below which a feature counts as constant
+LONGEST_SCALE = 10  # times as fast as it is meant to be, at most
 
 
 # The paper's equations
@@ -422,6 +423,10 @@ class Scheduler(Slot):
         mini-batch make one smaller step. None: all kept rows, split as the run says.
     warmup, start, decay, floor
         See `epsilon`.
+    scaled_from : int, optional
+        Rounds of the run that `warmup`, `decay` and `learning_rate` are meant for. In a run of
+        another length, which is the one that it is asked for when it begins, exploration falls and
+        the network learns faster or slower by the same factor. None: they are taken as they are.
     ema : bool
         False: plain gains for rewards.
     alpha, order, entropy_weight, entropy_least
@@ -457,6 +462,7 @@ class Scheduler(Slot):
     depth: Annotated[int, at_least(2)] = 3
     scaling: Annotated[str, choice(*SCALINGS)] = "standard"
     scores: Annotated[str, choice("network", "random")] = "network"
+    scaled_from: Count | None = None
 
     # What it has learnt: the network, the moving average of the gains, the round that waits for its
     # reward, and what the latest call measured.
@@ -465,7 +471,9 @@ class Scheduler(Slot):
     pending: dict | None = state_field()
     measured: dict = state_field(dict, saved=False)
     measured_in: int = state_field(int, saved=False)  # the round of that call
+    faster: float = state_field(float)  # the factor by which it is faster than planned, from 1 on
 
+    later = ("scaled_from",)
     reads_verdict = False
 
     @property
@@ -495,6 +503,8 @@ class Scheduler(Slot):
         # on whether the run was resumed.
         rng = context.rng("selector")
         seed = int(rng.integers(2**63))
+        if not self.faster:
+            self.faster = self._factor(context.planned)
         if self.learner is None:
             self.learner = self._new_learner(seed)
         table = features(rollouts, context.max_new_tokens)
@@ -508,7 +518,8 @@ class Scheduler(Slot):
             scores = rng.random(len(table))
         else:
             scores = self.learner.scores(inputs)
-        chance = epsilon(number, self.warmup, self.start, self.decay, self.floor)
+        warmup = self.warm_up_of(context.planned)
+        chance = epsilon(number, warmup, self.start, self.decay * self.faster, self.floor)
         rows = self._pick(scores, rollouts, chance, rng)
 
         # What this round brings is known only when the next one has been sampled.
@@ -558,8 +569,20 @@ class Scheduler(Slot):
             self.learner = self._new_learner(0)
             self.learner.load_state_dict(state["learner"])
 
+    def warm_up_of(self, planned: int | None) -> int:
+        """Rounds that explore alone."""
+        return round(self.warmup / (self.faster or self._factor(planned)))
+
     def _new_learner(self, seed: int) -> Learner:
-        return Learner(seed, self.width, self.depth, self.learning_rate, self.optimizer)
+        rate = self.learning_rate * self.faster
+        return Learner(seed, self.width, self.depth, rate, self.optimizer)
+
+    def _factor(self, planned: int | None) -> float:
+        """By how much everything is faster in a run of so many rounds; 1 where that is unknown."""
+        if self.scaled_from is None or planned is None:
+            return 1.0
+        # A loop that asks for one round after the other says nothing about the length of the run.
+        return self.scaled_from / max(planned, self.scaled_from // LONGEST_SCALE)
 
     def _learn(self, now: list[float] | None, number: int) -> dict[str, float]:
         """One step of the network on the round before, whose effect this round's rollouts show."""

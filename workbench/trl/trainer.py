@@ -22,6 +22,7 @@ TRL's. Every process decides from the same gathered table.
 import copy
 import inspect
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -241,7 +242,11 @@ class GRPOTrainer(BatchingTrainer):
         driver = self.driver
         size = self.args.generation_batch_size // self.num_generations
         sampler = RoundSampler(self, driver)
+        # A generation serves so many micro-steps, and an optimizer step takes so many.
+        of_round = self.args.steps_per_generation * self.num_iterations
+        of_step = self.args.gradient_accumulation_steps
         driver.begin(
+            planned=math.ceil(self.state.max_steps * of_step / of_round),
             epoch=self._epoch(size),
             policy=sampler,
             max_new_tokens=self.max_completion_length,

@@ -148,6 +148,7 @@ class ReplayBuffer(BaseBuffer):
         queue = QueueRound(self, global_steps)
         self.driver.begin(
             global_steps,
+            planned=getattr(self.trainer, "total_training_steps", None),
             epoch=epoch,
             policy=queue,
             max_new_tokens=self.max_new_tokens,
