@@ -350,6 +350,17 @@ def test_a_trial_mixes_versions_by_one_word(made, tmp_path, monkeypatch):
     assert not beside.look().found
 
 
+def test_a_flipped_bit_in_a_run_of_a_trial_is_named(made, tmp_path):
+    """It was once told of as "no such column", or as a run that could not go on."""
+    out = copied(made, tmp_path / "trial")
+    [shelf] = (out / "runs" / "three" / "seed-1").glob("rounds-*.parquet")
+    content = bytearray(shelf.read_bytes())
+    content[len(content) // 2] ^= 1
+    shelf.write_bytes(content)
+    with pytest.raises(RecordError, match=f"{shelf.name}: .*it was changed"):
+        trial(out).look()
+
+
 # Labels
 
 

@@ -229,10 +229,7 @@ def _distinct_labels(parts: list[tuple[str, list[Record]]]) -> list[str]:
     # Only names that occur more than once are lengthened, by what differs between their settings.
     for name in {label for label in labels if labels.count(label) > 1}:
         alike = [i for i, label in enumerate(labels) if label == name]
-        first = {i: parts[i][1][0] for i in alike}
-        table = pd.DataFrame(
-            {i: flatten(settings(each) | conditions(each)) for i, each in first.items()}
-        ).sort_index()
+        table = pd.DataFrame({i: all_settings(parts[i][1][0]) for i in alike}).sort_index()
         differing = table[table.nunique(axis=1, dropna=False) > 1].fillna("none")
         # What a lab or method says comes before the digests that follow from it.
         told = differing[~differing.index.str.match("(policy|code|files)\\.")]
@@ -248,6 +245,11 @@ def _distinct_labels(parts: list[tuple[str, list[Record]]]) -> list[str]:
         else f"{name} ({group[0].path})"
         for label, (name, group) in zip(labels, parts)
     ]
+
+
+def all_settings(record: Record) -> dict[str, str]:
+    """Settings and conditions of a run in one level, see `flatten`."""
+    return flatten(settings(record) | conditions(record))
 
 
 def flatten(value: Any, path: str = "") -> dict[str, str]:

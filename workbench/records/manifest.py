@@ -214,27 +214,20 @@ def made_on(device: torch.device) -> dict[str, Any]:
     }
 
 
-def changes(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Where versions, code and hardware differ between two manifests, one line each.
-
-    What either manifest does not name is left out.
-    """
-    names = [name for name in ("versions", "code", "hardware") if name in ours and name in theirs]
-    known = {name: theirs[name] for name in names}
-    same = {
-        name: {key: ours[name].get(key, known[name][key]) for key in known[name]} for name in names
-    }
-    return differences(same, known)
-
-
 def check_conditions(
     ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path, mixed: bool
 ) -> None:
     """ValueError where a record was made under other conditions, unless they may be mixed.
 
-    Once our hardware is known, a RecordWarning tells of all that has changed.
+    What either manifest does not name is left out. Once our hardware is known, a RecordWarning
+    tells of all that has changed.
     """
-    changed = changes({"versions": versions(), **ours}, theirs)
+    ours = {"versions": versions(), **ours}
+    changed = []
+    for part in ("versions", "code", "hardware"):
+        now, then = ours.get(part, {}), theirs.get(part, {})
+        both = [name for name in then if now.get(name, then[name]) != then[name]]
+        changed += [f"{part}.{name}: {now[name]!r}, {then[name]!r}" for name in both]
     refused = [line for line in changed if line.startswith(CONDITIONS)]
     if refused and not mixed:
         raise ValueError(

@@ -153,7 +153,7 @@ class Record:
         -------
         DataFrame
             Rounds differ in columns where a slot had nothing to say. What a round lacks is NaN.
-            Question and gold answer stand beside every rollout, as far as the record has them.
+            Question and gold answer stand beside every response, as far as the record has them.
             Where none was kept, a RecordWarning says why.
 
         Raises
@@ -165,9 +165,8 @@ class Record:
 
         wanted = None if rounds is None else {int(number) for number in rounds}
         names = None if columns is None else list(columns)
-        read = names
-        if names is not None and not {*ASKED}.isdisjoint(names):
-            read = [*{*names, "problem"} - {*ASKED}]
+        is_asked = names is not None and not {*ASKED}.isdisjoint(names)
+        read = [*{*names, "problem"} - {*ASKED}] if is_asked else names
         table = self._seen(lambda: self._source().rollouts(wanted, read))
         if not len(table):
             if self.why_empty:
@@ -175,7 +174,9 @@ class Record:
             return pd.DataFrame(columns=names)
         table = table.drop_columns("part")
         questions, _ = self._frame("problems")
-        if len(questions) and "problem" in table.column_names:
+        # Without the responses there is nothing to judge.
+        needed = {"problem"} if is_asked else {"problem", "text"}
+        if len(questions) and needed <= {*table.column_names}:
             texts = questions.set_index("problem").reindex(table["problem"].to_pylist())
             for name in ASKED:
                 table = table.append_column(name, pa.array(texts[name], from_pandas=True))

@@ -11,7 +11,7 @@ import pandas as pd
 from workbench.analysis import cost
 from workbench.analysis.curves import read
 from workbench.analysis.intervals import mean_interval
-from workbench.analysis.runs import conditions, flatten, settings
+from workbench.analysis.runs import all_settings
 from workbench.analysis.sequential import verdicts_on_gains
 from workbench.analysis.targets import to_target
 from workbench.records import Record
@@ -99,17 +99,8 @@ def configuration(group: Sequence[Record]) -> dict[str, str]:
     method = manifest["method"]
     words = {"method": method["name"]}
     words |= {f"{SLOTS[slot]} ({slot})": method[slot] for slot in method if slot in SLOTS}
-    for name in (
-        "lab",
-        "policy",
-        "code",
-        "files",
-        "arguments",
-        "hardware",
-        "versions",
-        "started",
-        "commit",
-    ):
+    settings = ("lab", "policy", "code", "files", "arguments")
+    for name in (*settings, "hardware", "versions", "started", "commit"):
         words[name] = manifest.get(name)
     # The seed is what the runs of a label differ in, so all of them are named.
     words["seeds"] = span(sorted({record.seed for record in group}))
@@ -141,10 +132,7 @@ def expression(value: Any) -> str:
 
 def differing(groups: Groups) -> pd.DataFrame:
     """The settings that are not the same for all labels, a column a label."""
-    first = {label: group[0] for label, group in groups.items()}
-    table = pd.DataFrame(
-        {label: flatten(settings(each) | conditions(each)) for label, each in first.items()}
-    )
+    table = pd.DataFrame({label: all_settings(group[0]) for label, group in groups.items()})
     table = table.fillna(NOTHING)
     return table[table.nunique(axis=1) > 1]
 
