@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from workbench.utils.bounds import Count, CountOrZero, Flag, Positive, check_arguments
 from workbench.verifiers.base import ForkSafeLock, Scores, Verifier
-from workbench.verifiers.boxes import after_thinking, last_box, tagged, tagged_box
+from workbench.verifiers.boxes import after_thinking, last_box, stated, tagged
 from workbench.verifiers.pool import Pool
 
 INTEGER = re.compile("-?[0-9]{1,12}")
@@ -96,8 +96,9 @@ class Math(Verifier):
         box = last_box(text)
         if box is not None or self.boxed:
             return box
-        # A sentence in answer tags is read as running text, without what stands before it.
-        return tagged_box(text) or tagged(text) or text
+        # What stands in answer tags is read without what stands before it.
+        inside = tagged(text)
+        return stated(text if inside is None else inside, whole=inside is not None)
 
     def _ask(self, pairs: list[Pair]) -> dict[Pair, str]:
         """Verdicts by the cache or the workers; ValueError for an unusable gold answer."""
