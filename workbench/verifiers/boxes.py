@@ -45,7 +45,7 @@ SCALES = (
 )
 COMPARES = (
     r"or|than|more|less|fewer|greater|smaller|most|least|up\sto|above|below|over|under|between"
-    r"|from|to|plus|minus|negative|times|twice|double|triple|thrice|squared?|cubed?|root|power"
+    r"|from|to|plus|minus|negative|times|twice|double|triple|thrice|squared|square\sof|cubed|root|power"
     r"|factorial|divided|multiplied|rounded|multiple|inverse|reciprocal|opposite|change|too|is|was"
     r"|if|when|but|because|off|depending|approximately|about|nearly|almost|roughly|par|no|one|with"
 )
@@ -56,7 +56,7 @@ CHANGES = re.compile(rf"\b(?:(?i:{DENIES}|{COMPARES})|{SCALING})(?!\w)|[‰‱+]
 NEUTRAL = re.compile(
     r"(?:\\(?:q?quad|implies|therefore|Rightarrow|Longrightarrow|iff|to|in|rightarrow|approx|equiv"
     r"|displaystyle|colon)(?![A-Za-z])|\\text\{[^{}]*\}|\$|\\[(\[,;:! $]|\*\*|[\s`=:]"
-    r"|\\(?:underline|mathbf|textbf|boldsymbol|bm|(?:text)?color\{[^{}]*\})\{?)*\Z"
+    r"|\\(?:boxed|fbox|underline|mathbf|textbf|boldsymbol|bm|(?:text)?color\{[^{}]*\})\{?)*\Z"
 )
 BEFORE = re.compile(
     rf"(?i)\b(?:{DENIES}|no|than|at\smost|at\sleast|up\sto|above|below|over|under|minus|negative"
@@ -65,7 +65,7 @@ BEFORE = re.compile(
 )
 # Behind: words that are read with the number, and a formula that goes on, or a retraction.
 READ_WITH = re.compile(
-    r"[\s$*]{0,4}(?P<unit>\\?%|‰|\\(?:text|mathrm|mbox)\s?\{[^{}]*\}(?:\^\{?\d\}?)?"
+    r"[\s$*]{0,4}(?P<unit>\\?%|‰|\^\{?\\circ\}?|\\(?:text|mathrm|mbox)\s?\{[^{}]*\}(?:\^\{?\d\}?)?"
     rf"|{SCALING}\b(?:\s(?:dollars|people)\b)?"
     r"|(?i:or\s(?:more|less|fewer|above|below)|and\sa\s\w+|squared|cubed|factorial|below\szero"
     rf"|(?:is|was)?\s?(?:\w+\s)?(?:{DENIES})\b(?!\s\d)))"

@@ -21,7 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache, wraps
-from itertools import chain, combinations, pairwise, product
+from itertools import accumulate, chain, combinations, pairwise, product
 from typing import Any
 
 import math_verify
@@ -31,15 +31,17 @@ from sympy import (
     Basic,
     Equality,
     Expr,
+    FiniteSet,
+    Float,
     I,
     MatrixBase,
     Number,
     Rel,
     Set,
     Symbol,
+    Union,
     log,
     preorder_traversal,
-    zoo,
 )
 from sympy.core.expr import UnevaluatedExpr
 from sympy.core.function import AppliedUndef, Derivative
@@ -57,12 +59,12 @@ MOST_DECIMALS = 1000  # numbers below 1e-994 count as equal
 PLAIN = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?|\\[dt]?frac\{-?[0-9]+\}\{-?[0-9]+\})")
 # The parts of a formula that may be passed over, and those that say nothing by themselves.
 PART = re.compile(
-    rf"{TEXT}\s?\{{[^{{}}]*\}}|\\[A-Za-z]+|\\.|[0-9]+(?:,[0-9]{{3}}(?![0-9]))*(?:\.[0-9]+)?|\.[0-9]+"
+    rf"{TEXT}\s?\{{[^{{}}]*\}}|\\(?:begin|end)\{{[a-zA-Z]*\}}|\\[A-Za-z]+|\\.|[0-9]+(?:,[0-9]{{3}}(?![0-9]))*(?:\.[0-9]+)?|\.[0-9]+"
     r"|[A-Za-z]|\S"
 )
 SAYS_NOTHING = re.compile(
     r"[-{}()\[\],;$&|*/^_=.:]|\\(?:[,;:!\\ {}|$]|left|right|[dt]?frac|sqrt|cdot|times|lbrace|rbrace"
-    r"|langle|rangle|limits|begin|end|text\{\s*(?:and|or)?\s*\}|q?quad|in|pm)"
+    r"|langle|rangle|limits|(?:begin|end)\{[a-zA-Z]?matrix\}|text\{\s*(?:and|or)?\s*\}|q?quad|in|pm)"
 )
 NAMED = {"∞": "oo", r"\infty": "oo", r"\ln": "log", r"\pi": "pi", "π": "pi"}
 # Numbers side by side, which Math-Verify adds.
@@ -76,14 +78,14 @@ PROSE = re.compile(
 MISSING = re.compile(r"(?i)nan|null|none|n/?a|todo|tbd|[-?. ]*")
 TWO_SIGNS = re.compile(r"[-+]\s*[-+]|[-+*/^=]\s*\Z")
 DECIMAL_COMMA = re.compile(r"-?[0-9]{1,20},[0-9]{1,20}")
-GROUPED = re.compile(
-    r"(?:\\left)?(\(|\[|\\\{|\{|\\lbrace|\\langle)(.*),(.*)(\)|\]|\}|\\rangle)", re.DOTALL
-)
 BETWEEN = re.compile(r",|\band\b|\\text\{\s*and\s*\}")  # two equations
 EITHER = re.compile(r"\bor\b|\\text\{\s*or\s*\}|\\lor(?![A-Za-z])")
 # A side of an equation that names what is asked for: a letter, a function, or what has no number
 # and no operation that would have to be undone.
-NAME = re.compile(r"\s*\\?[A-Za-z]+(?:_(?:\{[^{}]*\}|\w))?\s*(?:\([^()]*\))?\s*")
+NAME = re.compile(
+    r"\s*(?:\\(?:lim|int|sum|prod|frac\{d).*"
+    r"|\\?[A-Za-z]+(?:_(?:\{[^{}]*\}|\w))?\s*(?:\([^()]*\))?\s*)"
+)
 NO_NAME = re.compile(
     r"\A\s*-|[!^/]|\\(?:sqrt|frac(?!\{d))|\|[a-z]|([a-z]).*\+.*\1|(?<!\\int_)(?<![_^{\\][A-Za-z])[0-9]"
     r"|\\(?:sin|cos|tan|ln|log|exp)\s*[({]?\s*[xyzt]\b|\A[^A-Za-z]*\Z"
@@ -122,13 +124,13 @@ def equivalence() -> Judge:
         text = readable(answer)
         if MISSING.fullmatch(answer.strip()):
             return "nothing"
-        if verdict(text, text) == "ok":
-            return text, "", []
         core, unit = _parts(text) or ("", "")
-        gold = parsed(core) if core else []
+        gold = _ranges(parsed(core) if core else [], core)
+        passed = _passed_over(core, gold[0], parsed) if _is_read(gold) else ["anything"]
+        if passed and verdict(text, text) == "ok":
+            return text, "", []
         if not _is_read(gold):
             return "nothing"
-        passed = _passed_over(core, gold[0], parsed)
         return (core, unit, gold) if not passed else f"{gold[0]}, and not {passed[0]}"
 
     def judge(item: dict) -> dict:
@@ -154,21 +156,20 @@ def equivalence() -> Judge:
         if "." in gold_text and DECIMAL_COMMA.fullmatch(content):
             content = content.replace(",", ".")
         offers = EITHER.split(content)
-        if len(offers) > 1 and not re.search(
-            rf"{EITHER.pattern}|,|\\pm|\\\{{|{INEQUALITY}", gold_text
-        ):
+        is_one = not re.search(rf"{EITHER.pattern}|,|\\pm|\\\{{|\\cup|{INEQUALITY}", gold_text)
+        if len(offers) > 1 and is_one:
             statuses = {compared(offer.strip(), gold_text, known) for offer in offers}
             return statuses.pop() if len(statuses) == 1 else "wrong"
         status = verdict(gold_text, content)
         if status or not gold:
             return status or "unparsed"
         core, unit = _parts(content) or ("", "")
-        if gold_core.startswith("("):
+        if gold_core.startswith("(") or "=" not in gold_core:
             core = _as_point(core)
-        elif core.startswith("("):
-            gold_core = _as_point(gold_core)
+        elif core.startswith("(") or "=" not in core:
+            gold_core = _value(_as_point(gold_core))
             gold = parsed(gold_core)
-        answer = parsed(core) if core else []
+        answer = _ranges(parsed(core) if core else [], core)
         if not _is_read(answer):
             return "unparsed"
         if not _equivalent(gold, answer):
@@ -233,8 +234,14 @@ def _same(gold: Any, answer: Any) -> bool:
         # Also right is the number of percents, of which Math-Verify knows the whole ones alone.
         if _close(100 * gold, answer):
             return True
+    # Math-Verify compares the sides of equations, whatever their functions are.
+    if isinstance(gold, Equality) and isinstance(answer, Equality):
+        if gold.atoms(AppliedUndef) != answer.atoms(AppliedUndef):
+            return False
     if not _verified(gold, answer, decimals=6, precision=15):
-        return False
+        # Floats in exponents are beyond it.
+        is_numeric = _is_number(gold) and _is_number(answer)
+        return is_numeric and (gold.has(Float) or answer.has(Float)) and _close(gold, answer)
     if _is_number(gold) and _is_number(answer):
         return _close(gold, answer)
     # Equal to six decimals. That is enough unless a small number is involved, whose first
@@ -251,13 +258,12 @@ def _in_percent(reading: Any) -> bool:
 
 
 def _with_imaginary_unit(*readings: Any) -> tuple:
-    """The readings, with i as the imaginary unit if one alone of them has a symbol of that name."""
+    """The readings, with i as the imaginary unit."""
     symbols = [
         reading.free_symbols if isinstance(reading, Basic | MatrixBase) else set()
         for reading in readings
     ]
-    has_unit = ["i" in {symbol.name for symbol in each} for each in symbols]
-    if all(has_unit) or not any(has_unit):
+    if not any(symbol.name == "i" for symbol in set().union(*symbols)):
         return readings
     # Math-Verify makes other symbols of the same names where it reads complex numbers.
     return tuple(
@@ -275,9 +281,12 @@ def _is_number(reading: Any) -> bool:
 def _close(a: Expr, b: Expr) -> bool:
     """Whether two numbers agree to six decimals, and small ones to six digits."""
     difference = abs((a - b).doit().evalf(20))
-    # Infinity is close to itself alone, and what is undefined to nothing.
+    # Infinity is close to itself alone.
+    if not difference.is_finite:
+        return bool(a == b)
+    # Nothing but the errors of rounding is left.
     if not difference.is_comparable:
-        return bool(a.doit() == b.doit() and a.is_infinite and b.doit() is not zoo)
+        return True
     smaller, larger = sorted((_size(a), _size(b)))
     # The second bound is for the errors of large floats.
     tolerance = max(10.0**-DIGITS * min(1, larger if smaller < SMALL else 1), 1e-12 * larger)
@@ -347,10 +356,18 @@ def _parts(text: str) -> tuple[str, str] | None:
     if found is None:
         return None
     bare = re.sub(
-        rf"{TEXT}\s?\{{[^{{}}]*\}}|_\{{[^{{}}]*\}}|\\(?:begin|end)\{{[a-z]*\}}", "", found[0]
+        r"_\{[^{}]*\{?[^{}]*\}?\}|\\(?:begin|end)\{[a-zA-Z]*\}|\\text\{\s*(?:and|or)\s*\}",
+        "",
+        found[0],
     )
+    # Texts may be names of what an equation is about.
+    bare = re.sub(rf"{TEXT}\s?\{{[^{{}}]*\}}(?=[^,]*=)", "", bare)
     is_odd = len(re.findall(r"[()\[\]]", bare)) % 2 or bare.count("{") != bare.count("}")
-    return None if is_odd or PROSE.search(bare) or TWO_SIGNS.search(bare) else found
+    return (
+        None
+        if is_odd or PROSE.search(bare) or re.search(TEXT, bare) or TWO_SIGNS.search(bare)
+        else found
+    )
 
 
 def _says_more(
@@ -371,11 +388,13 @@ def _says_more(
 
 def _group(core: str) -> str:
     """The brackets around several elements; those of a set for a list without any."""
-    found = GROUPED.fullmatch(core)
-    if found is None:
-        return "{}" if "," in core and "(" not in core else ""
-    brackets = found[1] + found[4]
-    return "{}" if brackets[-1] == "}" else brackets
+    core = re.sub(r"\\(?:left|right)(?![A-Za-z])|\s|(?<=[0-9]),(?=[0-9]{3}(?![0-9]))", "", core)
+    core = re.sub(r"\\([{}])", lambda found: "<" if found[1] == "{" else ">", core)
+    depths = list(accumulate((c in "<([{") - (c in ">)]}") for c in core))
+    commas = [depth for c, depth in zip(core, depths) if c == ","]
+    if 0 in commas:
+        return "<>"
+    return core[0] + core[-1] if 1 in commas and min(depths[:-1]) > 0 else ""
 
 
 def _passed_over(core: str, reading: Any, parsed: Callable[[str], list]) -> list[str]:
@@ -384,15 +403,21 @@ def _passed_over(core: str, reading: Any, parsed: Callable[[str], list]) -> list
     A part is read if the reading holds it. Of any other part, the formula is read again without it,
     and with another in its place. Where that is the same reading, it was passed over.
     """
+    if _is_number(reading):
+        # Of the other sides of an equation, `_passes_over` has asked already.
+        core = core.rpartition("=")[2]
     known = _atoms(reading)
-    passed = []
+    letters = re.sub(r"\\[A-Za-z]+", "", core).lower()
+    symbols = getattr(reading, "free_symbols", set())
+    # A letter that nobody has written was made of a command that it does not know.
+    passed = [each.name for each in symbols if len(each.name) == 1 and each.name not in letters]
     for part in PART.finditer(core):
         text = part[0]
-        if SAYS_NOTHING.fullmatch(text) and not (text == "=" and _is_number(reading)):
+        if SAYS_NOTHING.fullmatch(text):
             continue
         name = NAMED.get(text, text.lstrip("\\").lower().replace(",", ""))
         if known[name] > 0:
-            known[name] -= 1
+            known[name] -= "=" not in core
             continue
         others = {"", "9" + text if text[0].isdigit() else "q" if text.isalpha() else ""}
         for other in others:
@@ -439,20 +464,37 @@ def _passes_over(content: str, reading: Any, gold: list, parsed: Callable[[str],
 
 
 def _as_point(content: str) -> str:
-    """The values of several unknowns in the order of their letters; anything else as it is.
+    """The values of several unknowns in the order of their letters, or those of one; anything else
+    as it is.
 
-    >>> _as_point("y=2, x=1"), _as_point("x=1, x=2")
-    ('(1, 2)', 'x=1, x=2')
+    >>> _as_point("y=2, x=1"), _as_point("x=1, x=2"), _as_point("x=1, y")
+    ('(1, 2)', '1, 2', 'x=1, y')
     """
-    values = {}
-    parts = BETWEEN.split(content)
-    for equation in map(EQUATION.fullmatch, parts):
-        if equation:
-            values[equation[1]] = equation[2].strip()
-    # Every part has to be an equation, for an unknown of its own.
-    if len(values) < max(2, len(parts)):
+    parts = re.split(rf"{BETWEEN.pattern}|{EITHER.pattern}", content)
+    equations = [equation for equation in map(EQUATION.fullmatch, parts) if equation]
+    names = [equation[1] for equation in equations]
+    # Every part has to be an equation.
+    if len(parts) == 1 or len(equations) < len(parts) or 1 < len(set(names)) < len(names):
         return content
-    return f"({', '.join(values[name] for name in sorted(values))})"
+    values = [equation[2].strip() for equation in equations]
+    if len(set(names)) == 1:
+        return ", ".join(values)
+    return f"({', '.join(value for _, value in sorted(zip(names, values)))})"
+
+
+def _value(core: str) -> str:
+    """What an equation says of a name; anything else as it is."""
+    name, _, value = core.partition("=")
+    return value if value and "=" not in value and NAME.fullmatch(name) else core
+
+
+def _ranges(answer: list, core: str) -> list:
+    """A reading with the union of inequalities that are joined by "or"."""
+    if answer and isinstance(answer[0], FiniteSet) and EITHER.search(core):
+        parts = answer[0].args
+        if all(isinstance(part, Rel) and len(part.free_symbols) == 1 for part in parts):
+            return [Union(*(part.as_set() for part in parts))]
+    return answer
 
 
 # Contradictions

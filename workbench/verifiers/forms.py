@@ -56,6 +56,18 @@ PARTS: tuple[tuple[str, str | Callable[[re.Match], str]], ...] = (
     (rf"{TEXT}\s?\{{\s?([-+0-9.,]{{1,40}})\s?\}}", r"\1"),
     (rf"{TEXT}\s?\{{\s?(-?[0-9.,]{{1,40}})\s([^{{}}]*)\}}", r"\1\\text{ \2}"),
     # Constants and functions.
+    (r"\{\}", ""),
+    (r"\\langle\s?", "("),
+    (r"\\rangle", ")"),
+    (r"\\([lr])brace(?![A-Za-z])", lambda found: r"\{" if found[1] == "l" else r"\}"),
+    (rf"{TEXT}\{{\s?([^{{}}]{{1,40}})\s(and|or)\s?\}}", r"\\text{ \1} \2 "),
+    (r"\A\+\s?(?=[0-9\\(a-z])", ""),
+    (r"\A([-0-9./]{1,40})\s?=\s?([a-z])\Z", r"\2=\1"),
+    (r"\A[a-z]\s?\\in\s?(?=[(\[]|\\\{|\\left)", ""),
+    (r"\\frac\s(\d)\s?(\d)(?!\d)", r"\\frac{\1}{\2}"),
+    (r"\\log_\{?e\}?(?![A-Za-z])", r"\\ln "),
+    (r"(?<=\.\d\d\d)(\d{0,40})\s?(?:\\[lcd]?dots[a-z]?|\.\.+)\Z", r"\1"),
+    (r"\\(?:mathrm|operatorname)\{([dT])\}", r"\1"),
     (rf"{TEXT}\{{\s?([ei])\s?\}}|\{{\\rm\s([ei])\}}", lambda found: found[1] or found[2]),
     (r"\\lg(?![A-Za-z])", r"\\log_{10}"),
     (r"\\uppi(?![A-Za-z])", r"\\pi"),
@@ -69,7 +81,7 @@ PARTS: tuple[tuple[str, str | Callable[[re.Match], str]], ...] = (
     (r"(?<![A-Za-z\\])sqrt\s?\{", r"\\sqrt{"),
     (
         r"(?<![A-Za-z])\\?exp\s?(?:\(([^()]*)\)|\{([^{}]*)\})",
-        lambda found: "e^{%s}" % found[found.lastindex or 0],
+        lambda found: f"e^{{{found[1] or found[2]}}}",
     ),
     (r"(?<![A-Za-z\\])(?:\\infinity|infinity)(?![A-Za-z])", r"\\infty"),
     (r"(?<![A-Za-z\\{])(pi|sin|cos|tan|ln|log)(?![A-Za-z])", r"\\\1 "),
@@ -80,7 +92,8 @@ PARTS: tuple[tuple[str, str | Callable[[re.Match], str]], ...] = (
     (r"(?<![\d.,])([1-9]\d{0,2})\{,\}(?=\d{3}(?!\d))|(?<=\d{3})\{,\}(?=\d{3}(?!\d))", r"\1,"),
     (r"(?<=\d)\{,\}(?=\d)", "."),
     (r"(?<![\d.,])(\d{1,40})\.0{1,40}(?![\d.])", r"\1"),
-    (r"(?<=\d)\s(?:\\cdot\s?)?i(?![A-Za-z])", "i"),
+    (r"(?<=[\d}])(?:\s|\\[,;: ]|\\cdot(?![A-Za-z])|\*){1,4}i(?![A-Za-z])", "i"),
+    (r"(?<![\d.}])1i(?![A-Za-z])", "i"),
     (rf"\A(?:{TEXT}\{{)?\s?(?:negative|minus)\s?\}}?\s?(?=[0-9\\])", "-"),
     # Of a number before a bracket Math-Verify makes a mixed number.
     (r"(?<![_^\w{.\\])([0-9]{1,40}(?:\.[0-9]{1,40})?)\s?(?=(?:\\left)?\((?!\d+\)))", r"\1\\cdot "),
@@ -194,7 +207,7 @@ UNITS = {
 }
 KNOWN_UNITS = {each: unit for unit, (names, *_) in UNITS.items() for each in [unit, *names.split()]}
 # Those of one letter may be variables.
-SHORT = r"km|cm|mm|kg|mg|lbs?|oz|ft|in|min|hrs?|sec|mph|USD|EUR|sq|[msghNJWV](?![A-Za-z])"
+SHORT = r"km|cm|mm|kg|mg|lbs?|oz|ft|in|min|hrs?|sec|mph|USD|EUR|sq|[µμ]m|Ω|[msghNJWV](?![A-Za-z])"
 NAMES = (
     "alpha|beta|gamma|delta|theta|lambda|sigma|omega|infinity|sqrt|sinh|cosh|tanh|times|over|choose"
 )
@@ -202,7 +215,7 @@ POWER = r"(?:\s?\^\s?\{?-?\d\}?)?"
 GLUED = r"(?:km|cm|mm|kg|mg|ft|mph)(?![A-Za-z])"
 WORD = rf"(?:(?!(?:{NAMES})\b)[^\W\d_]{{3,}}|(?:{SHORT})){POWER}"
 BEHIND = re.compile(
-    rf"(?P<core>.*[0-9}})\]])\s*(?:\\[,;: ]\s*)*(?P<unit>(?:{TEXT}\s?\{{[^{{}}]*\}}{POWER}[\s/]*)+"
+    rf"(?P<core>.*[0-9}})\]])\s*(?:\\[,;: ]\s*)*(?P<unit>(?:(?:\\mu\s?)?{TEXT}\s?\{{[^{{}}]*\}}{POWER}[\s/]*)+"
     rf"|\^\{{?\s?\\circ\s?\}}?(?:\s?[CF])?|\\?[$€£¥₹¢元])",
     re.DOTALL,
 )
@@ -252,11 +265,13 @@ WORDS_ALONE = re.compile(
     rf"(?=.*[A-Za-z]{{3}})(?!(?:{NAMES}|sin|cos|tan|log|exp|det|gcd|lcm|mod|max|min|inf|eta|chi"
     r"|phi|psi|rho|tau)\b)[A-Za-z]+(?:[ '-][A-Za-z]+)*"
 )
-TIME = re.compile(r"(?i)([0-9]|1[0-9]|2[0-4]):([0-5][0-9])\s?(?:([ap])\.?\s?m\.?)?")
+TIME = re.compile(r"(?i)([0-9]|[01][0-9]|2[0-4]):([0-5][0-9])\s?(?:([ap])\.?\s?m\.?)?")
 RATIO = re.compile(r"[0-9]{1,20}(?:\.[0-9]{1,20})?(?:\s?(?::|to)\s?[0-9]{1,20}(?:\.[0-9]{1,20})?)+")
-BASE = re.compile(r"([0-9]{1,40})_(?:\{(?:\\text\{)?([0-9]+|[a-z]+)\}?\}|([0-9]))")
+BASE = re.compile(r"([0-9]{1,40})_(?:\{([0-9]+)\}|([0-9]))")
 CASES = re.compile(r"(.*?)\\begin\{cases\}(.*)\\end\{cases\}", re.DOTALL)
-MEASURE = re.compile(rf"(?P<number>{NUMBER})\s?(?P<unit>[A-Za-z]+)\s?(?:,\s?)?(?:and\s)?")
+MEASURE = re.compile(
+    rf"(?P<number>{NUMBER})\s?(?P<unit>[A-Za-z]+|[$€£¥₹¢元])\s?(?:,\s?)?(?:and\s)?"
+)
 FEET = re.compile(r"([0-9]{1,9})'\s?([0-9]{1,9})(?:''|\")")
 
 
@@ -266,21 +281,26 @@ def form(text: str) -> tuple | None:
     Examples
     --------
     >>> form("3:05 pm"), form(r"\text{Seat}"), form("1101_2"), form("x+1")
-    (('time', '3', '05', 'p'), ('words', 'seat'), ('base', '1101', '2'), None)
+    (('time', 15, '05', 'p'), ('words', 'seat'), ('base', '1101', '2'), None)
     >>> form(r"2\text{ hours }30\text{ minutes}")
     ('measure', 'time', Fraction(9000, 1), 2)
     """
     cases = CASES.fullmatch(text)
     if cases:
-        rows = re.sub(r"\s|\\[,;: ]|,(?=\s*&)|[,.;](?=\s*(?:\\\\|\Z))", "", cases[2]).split(r"\\")
+        rows = re.sub(r"\s|(?<!\\)\\[,;: ]|,(?=\s*&)|[,.;](?=\s*(?:\\\\|\Z))", "", cases[2]).split(
+            r"\\"
+        )
         return "cases", cases[1].replace(" ", ""), frozenset(filter(None, rows))
-    text = re.sub(rf"{TEXT}\s?\{{([^{{}}]*)\}}", r" \1 ", text)
+    text = re.sub(rf"{TEXT}\s?\{{([^{{}}]*)\}}|\\[,;: ]", r" \1 ", text)
+    text = re.sub(r"\A(-?)\\?([$€£¥₹])\s?([0-9.,]+)\Z", r"\1\3 \2", text)
     text = " ".join(FEET.sub(r"\1 ft \2 in", text).split())
     if WORDS_ALONE.fullmatch(text):
         return "words", text.lower()
     time = TIME.fullmatch(text)
     if time:
-        return "time", str(int(time[1])), time[2], (time[3] or "").lower()
+        half = (time[3] or "").lower()
+        hour = int(time[1]) % 12 + 12 * (half == "p") if half else int(time[1])
+        return "time", hour, time[2], half
     if RATIO.fullmatch(text):
         return "ratio", *map(Fraction, re.findall(r"[0-9.]+", text)), "to" in text
     base = BASE.fullmatch(text.replace(" ", ""))
@@ -314,7 +334,9 @@ def verdict(gold_text: str, content: str) -> str | None:
     if "time" in kinds and kinds != ["ratio", "time"]:
         if kinds != ["time", "time"]:
             return "unparsed"
-        same = gold[1:3] == answer[1:3] and (gold[3] == answer[3] or not (gold[3] and answer[3]))
+        # 3:00 may be 3:00 PM, which is 15:00.
+        day = 12 if bool(gold[3]) != bool(answer[3]) else 24
+        same = (gold[1] - answer[1]) % day == 0 and gold[2] == answer[2]
         return "ok" if same else "wrong"
     if kinds[0] == "ratio":
         if kinds[1] == "time":
