@@ -32,25 +32,30 @@ from sympy import (
     Equality,
     Expr,
     FiniteSet,
-    Float,
     I,
+    Integral,
+    Limit,
     MatrixBase,
     Number,
+    Pow,
+    Product,
     Rel,
     Set,
+    Sum,
     Symbol,
     Union,
     log,
+    oo,
     preorder_traversal,
 )
 from sympy.core.expr import UnevaluatedExpr
 from sympy.core.function import AppliedUndef, Derivative
-from sympy.series.limits import Limit
 
 from workbench.verifiers.boxes import BOX
 from workbench.verifiers.forms import TEXT, readable, split, verdict
 from workbench.verifiers.pool import Judge
 
+OPERATORS = (Integral, Limit, Product, Sum)
 SMALL = 1e-3  # numbers nearer to zero than this are compared by relative closeness
 DIGITS = 6  # that must agree of such a number
 MOST_DECIMALS = 1000  # numbers below 1e-994 count as equal
@@ -68,7 +73,7 @@ SAYS_NOTHING = re.compile(
 )
 NAMED = {"∞": "oo", r"\infty": "oo", r"\ln": "log", r"\pi": "pi", "π": "pi"}
 # Numbers side by side, which Math-Verify adds.
-SIDE_BY_SIDE = re.compile(r"(?<![\\_^A-Za-z{.\d])[0-9][0-9.]*+(?:\s|\\[,;: ])++[0-9]")
+SIDE_BY_SIDE = re.compile(r"(?<![\\_^A-Za-z{.\d])[0-9][0-9.]*+(?:\s|\\[,;:! ])++[0-9]")
 INEQUALITY = r"(?:\\(?:geq?|leq?|[gl]eqslant|lt|gt|neq?|not|neg|sim)(?![A-Za-z])|[<>≠≤≥])"
 # Words of a sentence, commands that lost their backslash, and what stands for no answer.
 PROSE = re.compile(
@@ -83,9 +88,11 @@ EITHER = re.compile(r"\bor\b|\\text\{\s*or\s*\}|\\lor(?![A-Za-z])")
 # A side of an equation that names what is asked for: a letter, a function, or what has no number
 # and no operation that would have to be undone.
 NAME = re.compile(
-    r"\s*(?:\\(?:lim|int|sum|prod|frac\{d).*"
-    r"|\\?[A-Za-z]+(?:_(?:\{[^{}]*\}|\w))?\s*(?:\([^()]*\))?\s*)"
+    r"\s*(?:\\?[A-Za-z]+(?:_(?:\{[^{}]*\}|\w))?(?:\s?[A-Zfgh]{1,4}|\s?\([^()0-9]*\))?"
+    r"|[A-Za-z](?:_(?:\{[^{}]*\}|\w))?\([^()]*\)|\([A-Za-z](?:,\s?[A-Za-z])+\)"
+    rf"|{TEXT}\{{[^{{}}]*\}})\s*"
 )
+OPERATOR = re.compile(r"\s*\\(?:lim|int|sum|prod|frac\{d)")
 NO_NAME = re.compile(
     r"\A\s*-|[!^/]|\\(?:sqrt|frac(?!\{d))|\|[a-z]|([a-z]).*\+.*\1|(?<!\\int_)(?<![_^{\\][A-Za-z])[0-9]"
     r"|\\(?:sin|cos|tan|ln|log|exp)\s*[({]?\s*[xyzt]\b|\A[^A-Za-z]*\Z"
@@ -165,7 +172,7 @@ def equivalence() -> Judge:
             return status or "unparsed"
         core, unit = _parts(content) or ("", "")
         if gold_core.startswith("(") or "=" not in gold_core:
-            core = _as_point(core)
+            core = _value(_as_point(core))
         elif core.startswith("(") or "=" not in core:
             gold_core = _value(_as_point(gold_core))
             gold = parsed(gold_core)
@@ -240,10 +247,13 @@ def _same(gold: Any, answer: Any) -> bool:
             return False
     if not _verified(gold, answer, decimals=6, precision=15):
         # Floats in exponents are beyond it.
-        is_numeric = _is_number(gold) and _is_number(answer)
-        return is_numeric and (gold.has(Float) or answer.has(Float)) and _close(gold, answer)
+        powers = [power for side in (gold, answer) for power in side.atoms(Pow)]
+        is_beyond = _is_number(gold) and _is_number(answer) and any(p.exp.is_Float for p in powers)
+        return is_beyond and _close(gold, answer)
     if _is_number(gold) and _is_number(answer):
-        return _close(gold, answer)
+        # What is done with infinity is not worked out in an answer, except by an operator.
+        is_finite = not answer.has(oo, -oo) or gold.has(oo, -oo) or answer.has(*OPERATORS)
+        return is_finite and _close(gold, answer)
     # Equal to six decimals. That is enough unless a small number is involved, whose first
     # six decimals may all be zeros.
     decimals = max(_decimals(gold), _decimals(answer))
@@ -453,7 +463,7 @@ def _passes_over(content: str, reading: Any, gold: list, parsed: Callable[[str],
     if len(sides) == 1 or any(isinstance(each, Equality) for each in gold):
         return False
     for side in sides:
-        if NAME.fullmatch(side) or not NO_NAME.search(side):
+        if OPERATOR.match(side) or NAME.fullmatch(side) or not NO_NAME.search(side):
             continue
         value = parsed(side)
         # Numbers of an equation that is read are compared later.

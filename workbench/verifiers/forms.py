@@ -68,7 +68,10 @@ PARTS: tuple[tuple[str, str | Callable[[re.Match], str]], ...] = (
     (r"\\log_\{?e\}?(?![A-Za-z])", r"\\ln "),
     (r"(?<=\.\d\d\d)(\d{0,40})\s?(?:\\[lcd]?dots[a-z]?|\.\.+)\Z", r"\1"),
     (r"\\(?:mathrm|operatorname)\{([dT])\}", r"\1"),
-    (rf"{TEXT}\{{\s?([ei])\s?\}}|\{{\\rm\s([ei])\}}", lambda found: found[1] or found[2]),
+    (
+        r"\\(?:mathrm|operatorname|text)\{\s?([ei])\s?\}|\{\\rm\s([ei])\}",
+        lambda found: found[1] or found[2],
+    ),
     (r"\\lg(?![A-Za-z])", r"\\log_{10}"),
     (r"\\uppi(?![A-Za-z])", r"\\pi"),
     (r"\\(?:[cs]|nice)frac(?![A-Za-z])", r"\\frac"),
@@ -215,8 +218,8 @@ POWER = r"(?:\s?\^\s?\{?-?\d\}?)?"
 GLUED = r"(?:km|cm|mm|kg|mg|ft|mph)(?![A-Za-z])"
 WORD = rf"(?:(?!(?:{NAMES})\b)[^\W\d_]{{3,}}|(?:{SHORT})){POWER}"
 BEHIND = re.compile(
-    rf"(?P<core>.*[0-9}})\]])\s*(?:\\[,;: ]\s*)*(?P<unit>(?:(?:\\mu\s?)?{TEXT}\s?\{{[^{{}}]*\}}{POWER}[\s/]*)+"
-    rf"|\^\{{?\s?\\circ\s?\}}?(?:\s?[CF])?|\\?[$€£¥₹¢元])",
+    rf"(?P<core>.*[0-9}})\]])\s*(?:\\[,;: ]\s*)*(?P<unit>"
+    rf"(?:(?:\\mu\s?)?{TEXT}\s?\{{[^{{}}]*\}}{POWER}[\s/]*)+|\^\{{?\s?\\circ\s?\}}?(?:\s?[CF])?|\\?[$€£¥₹¢元])",
     re.DOTALL,
 )
 WORDED = re.compile(
@@ -263,7 +266,7 @@ def unit_of(unit: str) -> str:
 # Words, of which Math-Verify makes products of letters, in which the order does not count.
 WORDS_ALONE = re.compile(
     rf"(?=.*[A-Za-z]{{3}})(?!(?:{NAMES}|sin|cos|tan|log|exp|det|gcd|lcm|mod|max|min|inf|eta|chi"
-    r"|phi|psi|rho|tau)\b)[A-Za-z]+(?:[ '-][A-Za-z]+)*"
+    r"|phi|psi|rho|tau)\b)[A-Za-z]+(?:[ '-][A-Za-z]+)*|\([A-Z]\)"
 )
 TIME = re.compile(r"(?i)([0-9]|[01][0-9]|2[0-4]):([0-5][0-9])\s?(?:([ap])\.?\s?m\.?)?")
 RATIO = re.compile(r"[0-9]{1,20}(?:\.[0-9]{1,20})?(?:\s?(?::|to)\s?[0-9]{1,20}(?:\.[0-9]{1,20})?)+")
