@@ -104,21 +104,27 @@ RETRACTS = re.compile(
 DENIED = re.compile(rf"(?i)\b(?:{DENIES}|if|whether|suppose|is\sthe)\b|不|\bне\b")
 
 
-def after_thinking(response: str, opened: bool = False) -> str:
-    """What a response says behind its thoughts; nothing where they do not end.
+def opened_thought(prompt: str) -> str:
+    """The mark of the thought in which a prompt ends, for the response to end it; else nothing.
 
-    `opened`: the prompt ends inside a thought that the response has to end.
+    Examples
+    --------
+    >>> opened_thought("<|Assistant|><think>\\n"), opened_thought("<think></think>")
+    ('<think>\\n', '')
+    """
+    ends = [found for found in OPENS_THOUGHT.finditer(prompt) if not prompt[found.end() :].strip()]
+    return prompt[ends[-1].start() :] if ends else ""
+
+
+def after_thinking(response: str) -> str:
+    """What a response says behind its thoughts; nothing where they do not end.
 
     Examples
     --------
     >>> after_thinking("<think>Is it 41?</think>It is 42.")
     'It is 42.'
-    >>> after_thinking("It is 42.", opened=True)
-    ''
     """
     ends = [found.end() for found in CLOSES_THOUGHT.finditer(response)]
-    if opened and not ends:
-        return ""
     said = response[ends[-1] :] if ends else response
     return OPENS_THOUGHT.split(said, maxsplit=1)[0]
 

@@ -335,9 +335,11 @@ def _zipped(form: dict) -> list[tuple[Any, Any]]:
     return list(zip(inputs, outputs))
 
 
-def _text(lines: str | list) -> str:
-    """A text, which some data sets give as a list of lines."""
-    return lines if isinstance(lines, str) else "\n".join(map(str, lines))
+def _text(lines: Any) -> str:
+    """A text, which some data sets give as a list of lines, or as a number."""
+    if not isinstance(lines, str | list | int | float):
+        raise ValueError(f"{brief(lines)} for an input or an output")
+    return "\n".join(map(str, lines)) if isinstance(lines, list) else str(lines)
 
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -113,6 +113,7 @@ class Math(Verifier):
         unknown = [pair for pair in pairs if pair not in known]
         replies = self.pool.run([{"response": text, "answer": gold} for text, gold in unknown])
         found = {pair: reply["status"] for pair, reply in zip(unknown, replies)}
+        read = {gold: reply.get("read") for (_, gold), reply in zip(unknown, replies)}
         with self._keeping:
             # Before the error below, so that the other verdicts of this batch are not lost. An
             # uncertain timeout is left out, since another try may give a verdict.
@@ -124,7 +125,8 @@ class Math(Verifier):
         for (_, gold), status in found.items():
             if status == UNUSABLE:
                 raise ValueError(
-                    f"answers holds {gold!r}, which Math-Verify cannot read: mathematics is needed"
+                    f"answers holds {gold!r}, of which Math-Verify reads {read[gold]}: mathematics "
+                    "that is read whole is needed, such as a plainer form of it"
                 )
         return known | found
 
