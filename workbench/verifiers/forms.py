@@ -45,7 +45,7 @@ TEXT = r"\\(?:text|mathrm|textrm|textbf|mathbf|mbox|operatorname)"
 PARTS: tuple[tuple[str, str | Callable[[re.Match], str]], ...] = (
     ("[⁰¹²³⁴-⁹⁺⁻]{1,40}", lambda found: f"^{{{_plain(found[0])}}}"),
     ("[₀-₉]{1,40}", lambda found: f"_{{{_plain(found[0])}}}"),
-    ("[¼-¾⅐-⅞]", lambda found: r"\frac{%s}{%s}" % tuple(_plain(found[0]).split("/"))),
+    ("[¼-¾⅐-⅞]", lambda found: r"\frac{" + _plain(found[0]).replace("/", "}{") + "}"),
     # Colours, frames, fonts and sizes.
     (r"\\(?:text|f)?color(?:box)?\s?\{[^{}]*\}|\\[hv]space\*?\{[^{}]*\}", ""),
     (
