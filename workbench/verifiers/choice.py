@@ -35,25 +35,57 @@ from workbench.verifiers.boxes import JOINER, after_thinking, tagged
 # Every pattern reads a text in linear time, whatever a model wrote.
 
 # A box with up to two levels of braces inside.
-BOX = re.compile(r"\\boxed\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}")
+BOX = re.compile(r"\\(?:boxed|fbox)\s{0,4}\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}")
 
-# The words of a statement, up to where its letter is expected.
+# The words of a statement, up to where its letter is expected: a noun with a verb or a mark, in
+# English and in other languages, or a noun alone.
+NOUN = (
+    r"answer|option|choice|ans\.?|solution|selected|letter|antwort|antwoord|réponse|respuesta|opción"
+    r"|risposta|opzione|resposta|alternativa|ответ|odpowiedź|odpověď|cevap|svar(?:et)?|الإجابة|الجواب"
+    r"|đáp\sán|jawaban|उत्तर|答案|正解|答え|정답|답"
+)
+IS = (
+    r":|：|=|→|[-–—](?=\s)|\b(?:is|was|(?:must|should|would|will)\sbe|ist|est|es|è|é|to|är|er|là|adalah"
+    r")\b:?|是|为|選|选|は|는|은"
+)
+FITTING = r"(?:\s+(?:correct\w*|corret\w*|corrett\w*|giusta|final\w*))?"
 SAYS = re.compile(
-    r"\b(?:answer|option|choice)\b[\s*_\"'“”]*"
-    r"(?::|=|\b(?:is|was|must be|should be|would be|will be)\b:?)",
+    rf"(?<![A-Za-z])(?:(?:{NOUN}){FITTING}[\s*_\"'“”]*(?:{IS}|\s(?=\W{{0,3}}[A-Z]\W{{0,3}}(?:\Z|\n|is\b)))"
+    r"|(?:correct|right|best|suitable|appropriate)\s+(?:one|statement|letter)\s+is\b"
+    r"|(?:^|\n)\W*(?:correct|richtig)\b(?::|\sist\b))|(?<!不)(?:[故应所以]{1,2}选|\A选)择?",
     re.IGNORECASE,
 )
+# Weaker ones, which count where no statement does.
+SUGGESTS = re.compile(
+    r"\b(?:(?:choose|pick|select|go(?:ing)?\s+with|leaves(?:\s+us)?(?:\s+with)?)\b"
+    r"|(?:it|that|this)(?:['’]s|\s+is)\b|(?<=[?.]\s)No,)|\bnot\s\W{0,3}[A-Z]\W{1,4}but\b",
+    re.IGNORECASE,
+)
+# What denies a letter, in front of what is said of it and behind it, and what takes all back.
+DENIES = re.compile(
+    r"(?i)\b(?:wrong|incorrect\w*|false|worst|least|less|unlikely|not|never|neither|nor|second|avoid"
+    r"|doubt|nobody|none|except|excluding|but|out|eliminat\w+|cannot|\w+n['’]t|falsche|mauvaise"
+    r"|errada|sbagliata|неправильн\w+|nie|niet|nicht|pas|não|non)\b|不|错"
+)
+DENIED_BEHIND = re.compile(
+    r"[\s*_$)}\]\"'”`.]*(?:\?|(?:is|was|are)\s+(?:\w+\s+)?(?:not|wrong|incorrect|false|eliminated|out)"
+    r"\b|ではな|じゃな|가\s?아|이\s?아)"
+)
+CLAUSE = re.compile(r"[,;.:!?\n]|\b(?:so|then|hence|thus|therefore)\b", re.IGNORECASE)
+RETRACTS = re.compile(r"(?i)[.!?\n]\W*(?:no|wait|actually|hmm|sorry)\b")
+# A letter of a formula.
+FORMULA = re.compile(r"[\s})\]]*(?:[=^_+*<>'′\d]|\([a-z])")
 
 # What may stand before a letter: space, emphasis, brackets, commands of LaTeX, and a few words.
 OPENING = re.compile(
-    r"(?:[\s*_$({\[\"'“`]|\\[(\[]|\\(?:text|textbf|textit|mathrm|mathbf|bf)(?![A-Za-z])"
+    r"(?:[\s*_$({\[\"'“`,✅✔☑→]|=>|\\[(\[]|\\(?:text|textbf|textit|mathrm|mathbf|bf)(?![A-Za-z])"
     r"|(?:the|option|choice|letter|either|both|probably|likely|clearly|definitely|certainly"
-    r"|simply|therefore|thus|hence)\b|\\boxed\b)*",
+    r"|simply|therefore|thus|hence|statement|so|la|le|die|de|el|het)\b|\\(?:boxed|fbox)\b)*",
     re.IGNORECASE,
 )
 
 # What may stand behind a letter, and the rest of a line behind one that is all it says.
-MARKS = r"[\s*_$)}\]\"'”`.:!]*"
+MARKS = r"(?:[\s*_$)}\]\"'”`.:!。]|\\[)\]])*"
 LINE_END = rf"{MARKS}\Z"
 BEHIND = re.compile(rf"{MARKS}+(?:not\b)?")
 
@@ -66,11 +98,14 @@ ENDS = re.compile(
 WORD_LIKE = "AI"
 
 # Words that offer one more answer, also at the beginning of the next sentence.
-MORE = r"(?i:or|and|also|maybe|perhaps|possibly|probably|alternatively|otherwise|either|unless)\b"
+MORE = (
+    r"(?:(?i:or|and|also|maybe|perhaps|possibly|probably|alternatively|otherwise|either|unless|oder|ou"
+    r"|o|oppure|или|eller|veya|lub|atau|hoặc)\b|或|または|또는)"
+)
 # What joins one more letter to the first: such a word, a sign, dots that stand for a range, or a
 # command of LaTeX. One full stop does not, since the next sentence may begin with a letter.
 JOINT = (
-    rf"(?:\A|\.{{2,}}|[^\w\s.)\]}}*_$'\"”]|\\\w{{1,20}}|\b{MORE}"
+    rf"(?:\A|\.{{2,}}|[^\w\s.)\]}}*_$'\"”]|\\\w{{1,20}}|(?<![A-Za-z]){MORE}"
     r"|\b(?i:to|option|choice|answer|is|be|both|nor)\b)[\s*_$(){}\[\]\"'“”`]{0,12}+"
 )
 # What is said of a letter ends with the sentence, or where the reasons begin.
@@ -84,11 +119,14 @@ REASON = re.compile(
     re.IGNORECASE,
 )
 CORRECT = re.compile(
-    r"[\s*_$)}\]\"'”`]*(?:is|must be|would be)\s+(?:the\s+)?(?:correct|right|best|answer)\b",
+    r"[\s*_$)}\]\"'”`]*(?:is|(?:must|would|has\s+to|seems\s+to|appears\s+to)\s+be)\s+(?:the\s+)?"
+    r"(?:only\s+)?(?:correct|right|best|true|answer)\b",
     re.IGNORECASE,
 )
 # The mark between a letter and the text of its option, which begins with no verb.
-MARK = re.compile(r"[*_]*[.)](?=[\s*_]|\Z)(?!\s*(?:is|was|are|has|can|would|and|or)\b)")
+MARK = re.compile(
+    r"[*_]*(?:[.):]|\s-(?=\s))(?=[\s*_]|\Z)(?!\s*(?:is|was|are|has|can|would|and|or)\b)"
+)
 # An option that names others, behind its own letter and its mark.
 NAMES_OTHERS = re.compile(
     r"\s*+(?:[).:\]]++\s*+\(?|\()\s*+(?:\\text\{\s*+)?(?:both|neither|all|none|only)\b",
@@ -139,10 +177,11 @@ class Choice(Verifier):
         check_arguments(self)
         # A letter that goes on as a word, as in "Can", "A's" or "C-terminal", is none.
         any_letter = f"[{self.letters}{self.letters.lower()}]"
-        letter = rf"({any_letter})(?!['’]?\w|-\w)"
+        # A letter of another script begins a word of its own.
+        letter = rf"({any_letter})(?!['’]?[0-9A-Za-z_À-ɏ]|-\w)"
         bracketed = rf"(?:\(\s*|\\text\{{\s*\(?)({any_letter})\s*[)}}]"
         self._letter = re.compile(letter)
-        self._another = re.compile(rf"(?<!\w){letter}")
+        self._another = re.compile(rf"(?<![0-9A-Za-z_À-ɏ]){letter}")
         self._bracketed = re.compile(bracketed)
         self._ends_bracketed = re.compile(bracketed + LINE_END)
         # One more letter behind the first: joined to it, in brackets, or with an option's mark.
@@ -177,7 +216,12 @@ class Choice(Verifier):
     def letters_of(self, response: str) -> set[str]:
         """The capital letters that a response settles on: one, several together, or none."""
         text = self._read(response)
-        return self._boxed(text) or self._said(text) or self._in_lines(text)
+        said = self._said(text, SAYS)
+        letters = self._boxed(text) or {each for _, _, found in said for each in found}
+        if letters and (BOX.search(text) or not RETRACTS.search(text, said[-1][1])):
+            return self._boxed(text) or _last_together(text, said)
+        hints = [hint for hint in self._said(text, SUGGESTS) if not said or hint[0] > said[-1][0]]
+        return _last_together(text, hints) or (set() if said else self._in_lines(text))
 
     def _read(self, response: str) -> str:
         text = after_thinking(response)[-self.max_chars :]
@@ -185,22 +229,36 @@ class Choice(Verifier):
         return text if content is None else content
 
     def _boxed(self, text: str) -> set[str]:
-        return _last_together(
-            text, [(box.start(), box.end(), self._letters(box[1])) for box in BOX.finditer(text)]
-        )
-
-    def _said(self, text: str) -> set[str]:
         places = []
-        for statement in SAYS.finditer(text):
-            letter = self._first(text, statement.end())
-            start = letter.start() if letter else statement.end()
-            letters = self._letters(text[start : start + LONGEST_STATEMENT])
-            places.append((statement.start(), start + 1, letters))
+        for box in BOX.finditer(text):
+            # A letter that begins a formula is no answer, and neither is one that is denied.
+            letter = self._first(box[1])
+            is_formula = letter and FORMULA.match(box[1], letter.end())
+            is_denied = _is_denied(text, box.start()) or DENIED_BEHIND.match(text, box.end())
+            letters = set() if is_formula or is_denied else self._letters(box[1])
+            places.append((box.start(), box.end(), letters))
         return _last_together(text, places)
+
+    def _said(self, text: str, cues: re.Pattern) -> list[Place]:
+        """Where a statement settles on letters."""
+        places = []
+        for statement in cues.finditer(text):
+            letter = self._first(text, statement.end())
+            if letter is None or _is_denied(text, statement.start()):
+                continue
+            if DENIED_BEHIND.match(text, letter.end()):
+                continue
+            start = letter.start()
+            letters = self._letters(text[start : start + LONGEST_STATEMENT])
+            if letters:
+                places.append((statement.start(), start + 1, letters))
+        return places
 
     def _in_lines(self, text: str) -> set[str]:
         lines = [line.strip() for line in text.split("\n") if line.strip()] or [""]
         options = [self._option(line) for line in lines]
+        if DENIES.search(lines[-1]) and not options[-1]:
+            return set()
         if self._ends_bracketed.search(lines[-1]):
             return {match.upper() for match in self._bracketed.findall(lines[-1])}
         letters = self._only_letter(lines[-1])
@@ -219,6 +277,9 @@ class Choice(Verifier):
 
     def _only_letter(self, line: str) -> set[str]:
         """The letter of a line that says no more than that, or that it is correct."""
+        for letter in self._another.finditer(line):
+            if CORRECT.match(line, letter.end()):
+                return {letter[1].upper()}
         letter = self._first(line)
         if letter is None:
             return set()
@@ -260,6 +321,11 @@ class Choice(Verifier):
             return {_plain(boxes[-1])}
         said = [rest.strip().partition("\n")[0] for rest in SAYS.split(text)[1:]]
         return {_plain(part) for part in (*said[-1:], text.rpartition("\n")[2])}
+
+
+def _is_denied(text: str, end: int) -> bool:
+    """Whether the clause that goes on there denies what it says."""
+    return bool(DENIES.search(CLAUSE.split(text[max(0, end - 100) : end])[-1]))
 
 
 def _stands_alone(text: str, letter: str, end: int) -> bool:
