@@ -98,7 +98,7 @@ REASON = re.compile(
 )
 MARKDOWN = re.compile(r"\*\*|`|(?m:^\s{0,3}#+)|(?<=\s)_(?=\w)|(?<=\w)_(?=[\s.,]|\Z)")
 RETRACTS = re.compile(
-    r"(?i)\A\W*(?:no|wait|actually|hmm|sorry|oops|or|perhaps|maybe|possibly|alternatively)\b"
+    r"(?i)\A\W{0,9}(?:no|wait|actually|hmm|sorry|oops|or|perhaps|maybe|possibly|alternatively)\b"
     r"|\b(?:wrong|incorrect|mistake)\b"
 )
 DENIED = re.compile(rf"(?i)\b(?:{DENIES}|if|whether|suppose|is\sthe)\b|不|\bне\b")

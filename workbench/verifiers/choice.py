@@ -52,7 +52,7 @@ FITTING = r"(?:\s+(?:correct\w*|corret\w*|corrett\w*|giusta|final\w*))?"
 SAYS = re.compile(
     rf"(?<![A-Za-z])(?:(?:{NOUN}){FITTING}[\s*_\"'“”]*(?:{IS}|\s(?=\W{{0,3}}[A-Z]\W{{0,3}}(?:\Z|\n|is\b)))"
     r"|(?:correct|right|best|suitable|appropriate)\s+(?:one|statement|letter)\s+is\b"
-    r"|(?:^|\n)\W*(?:correct|richtig)\b(?::|\sist\b))|(?<!不)(?:[故应所以]{1,2}选|\A选)择?",
+    r"|(?:^|\n)[ *_#>-]{0,9}(?:correct|richtig)\b(?::|\sist\b))|(?<!不)(?:[故应所以]{1,2}选|\A选)择?",
     re.IGNORECASE,
 )
 # Weaker ones, which count where no statement does.
@@ -72,9 +72,9 @@ DENIED_BEHIND = re.compile(
     r"\b|ではな|じゃな|가\s?아|이\s?아)"
 )
 CLAUSE = re.compile(r"[,;.:!?\n]|\b(?:so|then|hence|thus|therefore)\b", re.IGNORECASE)
-RETRACTS = re.compile(r"(?i)[.!?\n]\W*(?:no|wait|actually|hmm|sorry)\b")
+RETRACTS = re.compile(r"(?i)[.!?\n]\W{0,9}(?:no|wait|actually|hmm|sorry)\b")
 # A letter of a formula.
-FORMULA = re.compile(r"[\s})\]]*(?:[=^_+*<>'′\d]|\([a-z])")
+FORMULA = re.compile(r"[\s})\]]*(?:[=^_*<>'′\d]|\+(?!\s*[A-Z]\b)|\([a-z][,)])")
 
 # What may stand before a letter: space, emphasis, brackets, commands of LaTeX, and a few words.
 OPENING = re.compile(
