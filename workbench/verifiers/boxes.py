@@ -41,7 +41,7 @@ SCALES = (
     rf"(?:{'|'.join(ZEROS)})s?|\w*illi(?:on|ard)(?:s|en|es)?|dozens?|scores?|gross|grand|tens"
     r"|lakhs?|crores?|myriads?|mille?|mila|tausend|dutzend|\w*(?:four|fif|six|seven|eigh|nin|ten"
     r"|elf|tie|dred|sand|illion)ths?|thirds?|quarters?|hal(?:f|ves)|per\s?(?:cent|mille)|percent"
-    r"|percentage|pct|permille|pp[mbt]|bps|bn|mn|tn|mil"
+    r"|percentage|pct|permille|pp[mbt]|bps|basis\spoints|bn|mn|tn|mil"
 )
 COMPARES = (
     r"or|than|more|less|fewer|greater|smaller|most|least|up\sto|above|below|over|under|between"
@@ -71,7 +71,7 @@ READ_WITH = re.compile(
     rf"|(?:is|was)?\s?(?:\w+\s)?(?:{DENIES})\b(?!\s\d)))"
 )
 GOES_ON = re.compile(
-    r"(?!\s-\s[A-Za-z])(?:[\w½²³‰'’]|\s?[-+/*^_<>!]\s?(?:\\?[\d({$)\]]|\\[a-z]|[a-z]\b)"
+    r"(?!\s-\s[A-Za-z])(?:[\w½²³‰'’]|[,.:]\d|\s?[-+/*^_<>!]\s?(?:\\?[\d({$)\]]|\\[a-z]|[a-z]\b)"
     r"|\s?\\(?:cdot|times|div|pm|over|sqrt|frac|pi|le|ge|ne|lt|gt|mid|choose)|\s?\?"
     r"|[\s.(*$]{0,4}(?i:no|wait|actually|wrong|incorrect|sorry)\b)"
 )
@@ -87,7 +87,7 @@ CUE = re.compile(
     r"|was|(?:must|should|will|would)\sbe|equals|ist|es|est|é|è)\b)[:：]?)"
     rf"|(?P<cjk>(?:{ANSWER})\s?(?:：|:|是|为|は))"
     r"|(?<![A-Za-z])(?:is|are|was|were|equals|has|have|had|gets?|got|gives?|leaves?|makes?|obtain"
-    r"|find|costs?|needs?|be)\b|(?<=[A-Za-z])['’]s\b|(?<=[A-Za-z*]):|\A\W{0,4}(?:therefore|thus|so"
+    r"|finds?|costs?|needs?|earns?|pays?|spends?|takes?|receives?|saves?|sells?|weighs?|be)\b(?:\sthat\b)?|(?<=[A-Za-z])['’]s\b|(?<=[A-Za-z*]):|(?<=[A-Za-z]{3})\s?=|\A\W{0,4}(?:therefore|thus|so"
     r"|hence)\b,?"
 )
 # Where what a sentence says of its answer ends.
@@ -201,7 +201,7 @@ def _goes_into(front: str) -> bool:
         return True
     # A list begins its lines with such a sign.
     is_bullet = rest in ("-", "*", "+", ">") and found[0][:1] == " "
-    if re.search(r"(?:[-+/*^_<>!|≠≤≥√~−{]|\\[A-Za-z]+)\Z", rest) and not is_bullet:
+    if re.search(r"(?:[-+/*^_<>!|≠≤≥√~−{]|\\[A-Za-z]+|[A-Za-z]\(|\d\.)\Z", rest) and not is_bullet:
         return True
     return BEFORE.search(front) is not None
 
@@ -242,7 +242,8 @@ def stated(text: str, whole: bool = False) -> str | None:
     sentence = REASON.split(sentence, maxsplit=1)[0]
     # One dollar sign is money, and two are a formula.
     sentence = re.sub(r"(?<!\\)\$", r"\\$" if sentence.count("$") % 2 else "", sentence)
-    sentence = re.sub(r"\\[()\[\]]", "", sentence).strip(" .\"'“”_")
+    sentence = re.sub(r"\\[()\[\]]", "", sentence).strip(" .=\"'“”_")
+    sentence = re.sub(r"(?:です|だ|입니다)\W{0,3}\Z", "", sentence)
     return BOX + without_mark(sentence) + "}"
 
 

@@ -372,6 +372,8 @@ def _parts(text: str) -> tuple[str, str] | None:
     )
     # Texts may be names of what an equation is about.
     bare = re.sub(rf"{TEXT}\s?\{{[^{{}}]*\}}(?=[^,]*=)", "", bare)
+    if re.search(r"\\[lcdv]?dots|\.\.", bare):
+        return None
     is_odd = len(re.findall(r"[()\[\]]", bare)) % 2 or bare.count("{") != bare.count("}")
     return (
         None

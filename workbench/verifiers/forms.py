@@ -19,7 +19,15 @@ from workbench.verifiers.boxes import CHANGES, ZEROS, closings, without_mark
 # Other characters for what LaTeX has, and all the fullwidth ones.
 CHARACTERS = {full: full - 0xFEE0 for full in range(0xFF01, 0xFF5F)} | str.maketrans(
     dict(zip("−–—﹣。、′″’∣⁄∕÷\u00a0\u2009\u202f~", [*"----.,", "'", "''", *"'|///", *" " * 4]))
-    | {"×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "π": r"\pi ", "∞": r"\infty ", "√": "sqrt"}
+    | {
+        "×": r"\times ",
+        "·": r"\cdot ",
+        "⋅": r"\cdot ",
+        "π": r"\pi ",
+        "∞": r"\infty ",
+        "√": "sqrt",
+        "∛": r"\sqrt[3] ",
+    }
     | {"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in "}
     | {"°": r"^\circ ", "º": r"^\circ ", "±": r"\pm ", "∅": r"\emptyset "}
 )
@@ -39,6 +47,12 @@ def _as_fraction(sign: str, whole: str, fixed: str, repeated: str) -> str:
     return rf"{sign}\frac{{{numerator}}}{{{denominator}}}"
 
 
+def _turned(high: str, above: str, name: str, below: str, low: str) -> str:
+    """1 > x > 0 as 0 < x < 1, which Math-Verify reads."""
+    less = [r"\le " if sign.startswith("\\") else "<" for sign in (below, above)]
+    return f"{low}{less[0]}{name}{less[1]}{high}"
+
+
 TEXT = r"\\(?:text|mathrm|textrm|textbf|mathbf|mbox|operatorname)"
 # What becomes of each part of an answer, one after another.
 # Repeats of digits are bounded, so no response can make `int` read a number of a million digits.
@@ -50,7 +64,8 @@ PARTS: tuple[tuple[str, str | Callable[[re.Match], str]], ...] = (
     (r"\\(?:text|f)?color(?:box)?\s?\{[^{}]*\}|\\[hv]space\*?\{[^{}]*\}", ""),
     (
         r"\\(?:boxed|fbox|boldsymbol|bm|underline|emph|mathsf|mathit|textit|bf|large|Large|LARGE"
-        r"|[dt]?displaystyle|textstyle|[bB]ig{1,2}[lr]?|mathbf(?=\s?\d))(?![A-Za-z])\s?",
+        r"|[dt]?displaystyle|textstyle|[bB]ig{1,2}[lr]?|huge|Huge|tiny|small|bold|framebox|mathbf(?=\s?\d)|(?:text|math)(?:bf|sf|tt|it|normal|rm)"
+        r"(?=\s?\{\s?[-+0-9\\(.]))(?![A-Za-z])\s?",
         "",
     ),
     (rf"{TEXT}\s?\{{\s?([-+0-9.,]{{1,40}})\s?\}}", r"\1"),
@@ -89,6 +104,12 @@ PARTS: tuple[tuple[str, str | Callable[[re.Match], str]], ...] = (
     (r"(?<![A-Za-z\\])(?:\\infinity|infinity)(?![A-Za-z])", r"\\infty"),
     (r"(?<![A-Za-z\\{])(pi|sin|cos|tan|ln|log)(?![A-Za-z])", r"\\\1 "),
     (r"\*\*", "^"),
+    (r"\^(-[0-9]{1,40})", r"^{\1}"),
+    (r"\\sqrt\s?\[([0-9n])\]\s?([0-9a-z])", r"\\sqrt[\1]{\2}"),
+    (
+        r"\A([^<>=\\]{1,40})(\\geq?|>)\s?([a-z])\s?(\\geq?|>)([^<>=\\]{1,40})\Z",
+        lambda found: _turned(*found.groups()),
+    ),
     (r"(<|>)=", lambda found: {"<": r"\le ", ">": r"\ge "}[found[1]]),
     # Numbers.
     (r"(?<=[0-9])'(?=[0-9]{3}(?![0-9]))", ""),
@@ -209,6 +230,13 @@ UNITS = {
     "inr": ("rupee ₹ rs", "rupees", 1),
 }
 KNOWN_UNITS = {each: unit for unit, (names, *_) in UNITS.items() for each in [unit, *names.split()]}
+ABBREVIATED = set(
+    "hz khz mhz ghz ev kev mev kwh kw kj kn pa kpa atm mol rad deg mph kmh kph ml l cc nm px yd"
+    " mi ha rpm db gb mb kb gal pt qt cal kcal degree sq cu mu m g s h N J W V A C F L l".split()
+)
+IRREGULAR = set(
+    "people children men women feet teeth mice geese sheep fish deer dice cattle".split()
+)
 # Those of one letter may be variables.
 SHORT = r"km|cm|mm|kg|mg|lbs?|oz|ft|in|min|hrs?|sec|mph|USD|EUR|sq|[µμ]m|Ω|[msghNJWV](?![A-Za-z])"
 NAMES = (
@@ -219,7 +247,8 @@ GLUED = r"(?:km|cm|mm|kg|mg|ft|mph)(?![A-Za-z])"
 WORD = rf"(?:(?!(?:{NAMES})\b)[^\W\d_]{{3,}}|(?:{SHORT})){POWER}"
 BEHIND = re.compile(
     rf"(?P<core>.*[0-9}})\]])\s*(?:\\[,;: ]\s*)*(?P<unit>"
-    rf"(?:(?:\\mu\s?)?{TEXT}\s?\{{[^{{}}]*\}}{POWER}[\s/]*)+|\^\{{?\s?\\circ\s?\}}?(?:\s?[CF])?|\\?[$€£¥₹¢元])",
+    rf"(?:(?:\\mu\s?)?{TEXT}\s?\{{[^{{}}]*\}}{POWER}(?:[\s/]|\\cdot)*)+|\^\{{?\s?\\circ\s?\}}?(?:\s?[CF]|\s?{TEXT}\{{\s?[CF]\s?\}})?"
+    rf"|\\Omega|\\?[$€£¥₹¢元])",
     re.DOTALL,
 )
 WORDED = re.compile(
@@ -245,11 +274,30 @@ def split(text: str) -> tuple[str, str] | None:
     if worded is None:
         return text, unit_of(money["unit"]) if money else ""
     unit = re.sub(rf"{TEXT}\s?\{{([^{{}}]*)\}}", r"\1", worded["unit"]).strip()
+    core = worded["core"].strip()
+    return None if changes(core, unit) else (core, unit_of(unit))
+
+
+def changes(core: str, unit: str) -> bool:
+    """Whether words behind a number make another one of it, as far as grammar tells.
+
+    >>> changes("42", "red balls"), changes("42", "m/s^2"), changes("42", "mln"), changes("1", "way")
+    (False, False, True, False)
+    """
     # In another script nobody can say what a word does.
-    known = {*"€£¥₹¢元µμΩ°Å"}
-    if CHANGES.search(unit) or not all(letter.isascii() or letter in known for letter in unit):
-        return None
-    return worded["core"].strip(), unit_of(unit)
+    is_known = all(letter.isascii() or letter in "€£¥₹¢元µμΩ°Å" for letter in unit)
+    if CHANGES.search(unit) or not is_known or re.search(r"[?!]|\A\^\{?-?\d", unit):
+        return True
+    # What is counted is a plural: the last word in front of "per", "of" and the like.
+    noun = re.split(
+        r"\s(?:per|of|in|on|old|long|tall|wide|high|deep|away|and)\b|/|\\cdot|\^", unit
+    )[0].split()
+    is_many = re.fullmatch("-?[0-9,]+", core) and core not in ("1", "-1")
+    word = noun[-1].strip(".,()") if noun else "s"
+    # The case of a single letter counts: g is a gram, and G may be giga.
+    word = word if len(word) == 1 else word.lower()
+    is_unit = word in KNOWN_UNITS or word in ABBREVIATED or word in IRREGULAR
+    return bool(is_many and word.isalpha() and not word.endswith("s") and not is_unit)
 
 
 def unit_of(unit: str) -> str:
@@ -338,9 +386,9 @@ def verdict(gold_text: str, content: str) -> str | None:
         if kinds != ["time", "time"]:
             return "unparsed"
         # 3:00 may be 3:00 PM, which is 15:00.
-        day = 12 if bool(gold[3]) != bool(answer[3]) else 24
-        same = (gold[1] - answer[1]) % day == 0 and gold[2] == answer[2]
-        return "ok" if same else "wrong"
+        known, other = (gold, answer) if gold[3] else (answer, gold)
+        hours = {known[1]} if other[3] or not known[3] else {known[1], known[1] % 12 or 12}
+        return "ok" if other[1] in hours and gold[2] == answer[2] else "wrong"
     if kinds[0] == "ratio":
         if kinds[1] == "time":
             answer = ("ratio", Fraction(answer[1]), Fraction(answer[2]), False)
