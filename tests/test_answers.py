@@ -29,7 +29,7 @@ def statuses(verifier, rows: list[Pair]) -> list[str]:
     usable = {}
     for gold in {row.gold for row in rows}:
         try:
-            verifier.score([""], [gold])
+            verifier.score([r"\boxed{?}"], [gold])
             usable[gold] = True
         except ValueError:
             usable[gold] = False
@@ -115,9 +115,9 @@ def test_no_answer_earns_more_than_one_of_300_golds(math):
     """Whoever could be paid for several golds need not solve anything."""
     golds = DIFFERENT[:300]
     assert len(set(golds)) == 300
-    answers = [rf"\boxed{{{text}}}" for text in [*OTHERS, *DIFFERENT[::4]]]
-    # Every eighth of what the tables have.
-    answers += list(dict.fromkeys(row.response for row in pairs("math")))[::8]
+    answers = [rf"\boxed{{{text}}}" for text in [*OTHERS, *DIFFERENT[:300:20]]]
+    # A sample of what the tables have.
+    answers += list(dict.fromkeys(row.response for row in pairs("math")))[::120]
     found = {}
     for answer in answers:
         correct = math.score([answer] * len(golds), golds).correct
@@ -125,4 +125,4 @@ def test_no_answer_earns_more_than_one_of_300_golds(math):
     several = {answer: earned for answer, earned in found.items() if len(earned) > 1}
     # A length of time and a clock time are no two golds of one problem; percents are numbers too.
     assert several == {}
-    assert all(found[rf"\boxed{{{gold}}}"] == [gold] for gold in DIFFERENT[:300:4])
+    assert all(found[rf"\boxed{{{gold}}}"] == [gold] for gold in DIFFERENT[:300:20])
