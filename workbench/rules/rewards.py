@@ -38,7 +38,7 @@ class Correct:
 
 @dataclass(frozen=True)
 class Tags:
-    """Share of the tags <name> and </name> that occur exactly once and where they belong, in [0, 1].
+    """Share of the tags <name> and </name> that occur once and where they belong, in [0, 1].
 
     They belong in the order of the names, each with something in it, and nothing earns anything
     inside of a tag that never closes.

@@ -21,9 +21,10 @@ An answer is the JSON text of one object, in one of these forms:
   does not define are the answer's functions and classes. Each statement but definitions, imports
   and assignments is a test. Numbers, texts, bytes, lists, tuples, sets, dicts and None are
   compared. Of anything else that the answer returns, also a Fraction or a Decimal, the tests may
-  use attributes, calls, items, `len`, `str` and iteration, and `==` is false. What a call changes in
-  a list, a set or a dict that it is given is changed for the tests as well. Tests can hand Python's
-  own functions to the answer, and none of their own. They have the standard library and no other package.
+  use attributes, calls, items, `len`, `str` and iteration, and `==` is false. What a call changes
+  in a list, a set or a dict that it is given is changed for the tests as well. Tests can hand
+  Python's own functions to the answer, and none of their own. They have the standard library and
+  no other package.
   `"names": [name, ...]` beside it are functions of the answer that are called like Python's own.
 
 What a program can do
@@ -71,8 +72,8 @@ from workbench.verifiers.sandbox import MOST_OUTPUT, Sandbox, file_of
 
 # Possessive, so that it takes linear time, whatever a response holds.
 FENCE = re.compile(
-    r"^(?P<indent>[ \t]*+)(?P<code>[^\n`~]*+)(?P<mark>`{3,}+|~{3,}+)[ \t]*+(?P<language>\w*+)[^\n`]*+$",
-    re.MULTILINE,
+    r"(?m)^(?P<indent>[ \t]*+)(?P<code>[^\n`~]*+)(?P<mark>`{3,}+|~{3,}+)[ \t]*+(?P<language>\w*+)"
+    r"[^\n`]*+$"
 )
 READS = re.compile(r"\binput\(|\bstdin\b|\bopen\(0")  # a program's standard input
 # Whose names programs may use without an import, as the judges of such data sets have it.
@@ -254,10 +255,8 @@ def program(response: str, names: Collection[str] = ()) -> str | None:
     """
     is_wanted = READS
     if names:
-        is_wanted = re.compile(
-            rf"^\s*(?:(?:async\s+)?def|class)\s+({'|'.join(map(re.escape, names))})\b|^({'|'.join(map(re.escape, names))})\s*=",
-            re.MULTILINE,
-        )
+        any_name = f"(?:{'|'.join(map(re.escape, names))})"
+        is_wanted = re.compile(rf"(?m)^\s*(?:(?:async )?def|class) {any_name}\b|^{any_name}\s*=")
     best: tuple[tuple[int, bool], str] | None = None
     for language, block in _blocks(after_thinking(response)):
         found = {each.group() for each in is_wanted.finditer(block)}

@@ -52,52 +52,17 @@ from sympy.core.expr import UnevaluatedExpr
 from sympy.core.function import AppliedUndef, Derivative
 
 from workbench.verifiers.boxes import BOX
-from workbench.verifiers.forms import TEXT, readable, split, verdict
+from workbench.verifiers.forms import readable, split, verdict
+from workbench.verifiers.grammar import patterns
 from workbench.verifiers.pool import Judge
 
 OPERATORS = (Integral, Limit, Product, Sum)
+PATTERN = patterns("equivalence")
 SMALL = 1e-3  # numbers nearer to zero than this are compared by relative closeness
 DIGITS = 6  # that must agree of such a number
 MOST_DECIMALS = 1000  # numbers below 1e-994 count as equal
 
-# Boxes that need no second look: one number or one fraction.
-PLAIN = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?|\\[dt]?frac\{-?[0-9]+\}\{-?[0-9]+\})")
-# The parts of a formula that may be passed over, and those that say nothing by themselves.
-PART = re.compile(
-    rf"{TEXT}\s?\{{[^{{}}]*\}}|\\(?:begin|end)\{{[a-zA-Z]*\}}|\\[A-Za-z]+|\\.|[0-9]+(?:,[0-9]{{3}}(?![0-9]))*(?:\.[0-9]+)?|\.[0-9]+"
-    r"|[A-Za-z]|\S"
-)
-SAYS_NOTHING = re.compile(
-    r"[-{}()\[\],;$&|*/^_=.:]|\\(?:[,;:!\\ {}|$]|left|right|[dt]?frac|sqrt|cdot|times|lbrace|rbrace"
-    r"|langle|rangle|limits|(?:begin|end)\{[a-zA-Z]?matrix\}|text\{\s*(?:and|or)?\s*\}|q?quad|in|pm)"
-)
 NAMED = {"∞": "oo", r"\infty": "oo", r"\ln": "log", r"\pi": "pi", "π": "pi"}
-# Numbers side by side, which Math-Verify adds.
-SIDE_BY_SIDE = re.compile(r"(?<![\\_^A-Za-z{.\d])[0-9][0-9.]*+(?:\s|\\[,;:! ])++[0-9]")
-INEQUALITY = r"(?:\\(?:geq?|leq?|[gl]eqslant|lt|gt|neq?|not|neg|sim)(?![A-Za-z])|[<>≠≤≥])"
-# Words of a sentence, commands that lost their backslash, and what stands for no answer.
-PROSE = re.compile(
-    r"(?<![A-Za-z\\])[A-Za-z]{4,}|(?<![A-Za-z\\])[A-Za-z]{3,}[\s,.:]+(?:.*\s)?[A-Za-z]{3,}"
-    r"|(?<![A-Za-z\\_^])[a-z]{2,}\{"
-)
-MISSING = re.compile(r"(?i)nan|null|none|n/?a|todo|tbd|[-?. ]*")
-TWO_SIGNS = re.compile(r"[-+]\s*[-+]|[-+*/^=]\s*\Z")
-DECIMAL_COMMA = re.compile(r"-?[0-9]{1,20},[0-9]{1,20}")
-BETWEEN = re.compile(r",|\band\b|\\text\{\s*and\s*\}")  # two equations
-EITHER = re.compile(r"\bor\b|\\text\{\s*or\s*\}|\\lor(?![A-Za-z])")
-# A side of an equation that names what is asked for: a letter, a function, or what has no number
-# and no operation that would have to be undone.
-NAME = re.compile(
-    r"\s*(?:\\?[A-Za-z]+(?:_(?:\{[^{}]*\}|\w))?(?:\s?[A-Zfgh]{1,4}|\s?\([^()0-9]*\))?"
-    r"|[A-Za-z](?:_(?:\{[^{}]*\}|\w))?\([^()]*\)|\([A-Za-z](?:,\s?[A-Za-z])+\)"
-    rf"|{TEXT}\{{[^{{}}]*\}})\s*"
-)
-OPERATOR = re.compile(r"\s*\\(?:lim|int|sum|prod|frac\{d)")
-NO_NAME = re.compile(
-    r"\A\s*-|[!^/]|\\(?:sqrt|frac(?!\{d))|\|[a-z]|([a-z]).*\+.*\1|(?<!\\int_)(?<![_^{\\][A-Za-z])[0-9]"
-    r"|\\(?:sin|cos|tan|ln|log|exp)\s*[({]?\s*[xyzt]\b|\A[^A-Za-z]*\Z"
-)
-EQUATION = re.compile(r"\s*([A-Za-z])\s*=([^=]+)")  # for an unknown of one letter
 
 
 def equivalence() -> Judge:
@@ -129,7 +94,7 @@ def equivalence() -> Judge:
         """A gold answer without its unit, the unit, and its readings; what is read of it, where
         that is not the whole."""
         text = readable(answer)
-        if MISSING.fullmatch(answer.strip()):
+        if PATTERN.MISSING.fullmatch(answer.strip()):
             return "nothing"
         core, unit = _parts(text) or ("", "")
         gold = _ranges(parsed(core) if core else [], core)
@@ -156,14 +121,14 @@ def equivalence() -> Judge:
     def compared(content: str, gold_text: str, known: tuple[str, str, list]) -> str:
         """The status of what a box holds."""
         gold_core, gold_unit, gold = known
-        if "".join(content.split(" ")) == "".join(gold_text.split(" ")) and not SIDE_BY_SIDE.search(
-            content
-        ):
+        if "".join(content.split(" ")) == "".join(
+            gold_text.split(" ")
+        ) and not PATTERN.SIDE_BY_SIDE.search(content):
             return "ok"
-        if "." in gold_text and DECIMAL_COMMA.fullmatch(content):
+        if "." in gold_text and PATTERN.DECIMAL_COMMA.fullmatch(content):
             content = content.replace(",", ".")
-        offers = EITHER.split(content)
-        is_one = not re.search(rf"{EITHER.pattern}|,|\\pm|\\\{{|\\cup|{INEQUALITY}", gold_text)
+        offers = PATTERN.EITHER.split(content)
+        is_one = not PATTERN.SEVERAL.search(gold_text)
         if len(offers) > 1 and is_one:
             statuses = {compared(offer.strip(), gold_text, known) for offer in offers}
             return statuses.pop() if len(statuses) == 1 else "wrong"
@@ -183,7 +148,7 @@ def equivalence() -> Judge:
             return "wrong"
         if unit and gold_unit and unit != gold_unit:
             return "unparsed"
-        if PLAIN.fullmatch(core):
+        if PATTERN.PLAIN.fullmatch(core):
             return "ok"
         if _says_more(core, answer, gold_core, gold, parsed):
             return "unparsed"
@@ -359,8 +324,10 @@ def _parts(text: str) -> tuple[str, str] | None:
     >>> _parts("9 chickens, 10 rabbits"), _parts("2 dozen"), _parts("The answer is 42")
     (('9,10', ''), None, None)
     """
-    listed = [split(part.strip()) for part in BETWEEN.split(text)]
-    if len(listed) > 1 and all(part and part[1] and PLAIN.fullmatch(part[0]) for part in listed):
+    listed = [split(part.strip()) for part in PATTERN.BETWEEN.split(text)]
+    if len(listed) > 1 and all(
+        part and part[1] and PATTERN.PLAIN.fullmatch(part[0]) for part in listed
+    ):
         return ",".join(part[0] for part in listed if part), ""
     found = split(text)
     if found is None:
@@ -371,15 +338,9 @@ def _parts(text: str) -> tuple[str, str] | None:
         found[0],
     )
     # Texts may be names of what an equation is about.
-    bare = re.sub(rf"{TEXT}\s?\{{[^{{}}]*\}}(?=[^,]*=)", "", bare)
-    if re.search(r"\\[lcdv]?dots|\.\.", bare):
-        return None
+    bare = PATTERN.NAME_IN_TEXT.sub("", bare)
     is_odd = len(re.findall(r"[()\[\]]", bare)) % 2 or bare.count("{") != bare.count("}")
-    return (
-        None
-        if is_odd or PROSE.search(bare) or re.search(TEXT, bare) or TWO_SIGNS.search(bare)
-        else found
-    )
+    return None if is_odd or PATTERN.UNREADABLE.search(bare) else found
 
 
 def _says_more(
@@ -387,12 +348,16 @@ def _says_more(
 ) -> bool:
     """Whether the content of a box says more than its reading, or another thing."""
     is_range = any(isinstance(reading, Set | Rel | And) for reading in gold)
-    if re.search(INEQUALITY, core) and not is_range and not re.search(INEQUALITY, gold_core):
+    if (
+        PATTERN.INEQUALITY.search(core)
+        and not is_range
+        and not PATTERN.INEQUALITY.search(gold_core)
+    ):
         return True
     groups = [_group(text) for text in (core, gold_core)]
     if all(groups) and groups[0] != groups[1]:
         return True
-    if SIDE_BY_SIDE.search(core) or _passes_over(core, answer[0], gold, parsed):
+    if PATTERN.SIDE_BY_SIDE.search(core) or _passes_over(core, answer[0], gold, parsed):
         return True
     passed = _passed_over(core, answer[0], parsed)
     return bool(passed)
@@ -423,9 +388,9 @@ def _passed_over(core: str, reading: Any, parsed: Callable[[str], list]) -> list
     symbols = getattr(reading, "free_symbols", set())
     # A letter that nobody has written was made of a command that it does not know.
     passed = [each.name for each in symbols if len(each.name) == 1 and each.name not in letters]
-    for part in PART.finditer(core):
+    for part in PATTERN.PART.finditer(core):
         text = part[0]
-        if SAYS_NOTHING.fullmatch(text):
+        if PATTERN.SAYS_NOTHING.fullmatch(text):
             continue
         name = NAMED.get(text, text.lstrip("\\").lower().replace(",", ""))
         if known[name] > 0:
@@ -465,7 +430,11 @@ def _passes_over(content: str, reading: Any, gold: list, parsed: Callable[[str],
     if len(sides) == 1 or any(isinstance(each, Equality) for each in gold):
         return False
     for side in sides:
-        if OPERATOR.match(side) or NAME.fullmatch(side) or not NO_NAME.search(side):
+        if (
+            PATTERN.OPERATOR.match(side)
+            or PATTERN.NAME.fullmatch(side)
+            or not PATTERN.NO_NAME.search(side)
+        ):
             continue
         value = parsed(side)
         # Numbers of an equation that is read are compared later.
@@ -482,8 +451,8 @@ def _as_point(content: str) -> str:
     >>> _as_point("y=2, x=1"), _as_point("x=1, x=2"), _as_point("x=1, y")
     ('(1, 2)', '1, 2', 'x=1, y')
     """
-    parts = re.split(rf"{BETWEEN.pattern}|{EITHER.pattern}", content)
-    equations = [equation for equation in map(EQUATION.fullmatch, parts) if equation]
+    parts = PATTERN.JOINED.split(content)
+    equations = [equation for equation in map(PATTERN.EQUATION.fullmatch, parts) if equation]
     names = [equation[1] for equation in equations]
     # Every part has to be an equation.
     if len(parts) == 1 or len(equations) < len(parts) or 1 < len(set(names)) < len(names):
@@ -497,12 +466,12 @@ def _as_point(content: str) -> str:
 def _value(core: str) -> str:
     """What an equation says of a name; anything else as it is."""
     name, _, value = core.partition("=")
-    return value if value and "=" not in value and NAME.fullmatch(name) else core
+    return value if value and "=" not in value and PATTERN.NAME.fullmatch(name) else core
 
 
 def _ranges(answer: list, core: str) -> list:
     """A reading with the union of inequalities that are joined by "or"."""
-    if answer and isinstance(answer[0], FiniteSet) and EITHER.search(core):
+    if answer and isinstance(answer[0], FiniteSet) and PATTERN.EITHER.search(core):
         parts = answer[0].args
         if all(isinstance(part, Rel) and len(part.free_symbols) == 1 for part in parts):
             return [Union(*(part.as_set() for part in parts))]
