@@ -84,7 +84,7 @@ READ = [
     (r"Thus \text{C}", "C"),
     (r"Hence $\text{(D)}$.", "D"),
     ("It is (C) or (A).", "AC"),
-    ("(B) and not (B)", "B"),
+    ("(B) and not (B)", ""),
     ("A", "A"),
     ("A cat sat", ""),
     ("(C) is what we look at\nnext", ""),

@@ -32,6 +32,11 @@ REPEATED = ("refuse", "drop")
 
 # Answers that look like mathematics and are letters or words. Math-Verify reads them as products.
 LETTER = re.compile(r"\(?[A-Z]\)?(?:[.):]\s.*)?", re.DOTALL)
+# A backslash of LaTeX that JSON or Python has made a control character of.
+EATEN = re.compile(
+    r"[\x07\x08\x0b\x0c](?=[a-z])|\t(?=ext|imes|heta|frac|an\b|o\b)|\r(?=ight|ho|m\b)"
+    r"|\n(?=eq?\b|u\b|ot|abla)"
+)
 WORDS = re.compile(r"(?i)(?=.*[a-z]{4}|.*\b(?:yes|no)\b)[a-z]+(?:[\s'-]+[a-z]+)*")
 
 
@@ -256,15 +261,28 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
     gold = row[columns["answer"]]
     # Numbers are taken as they are written. A bool is no number here, and neither is NaN.
     if is_number(gold) or type(gold) is int:
-        gold = str(gold)
+        try:
+            gold = str(gold)
+        except ValueError as error:  # a number of thousands of digits
+            raise ValueError(
+                f"{where}: the {columns['answer']} is no number to read ({error})"
+            ) from None
     if not isinstance(gold, str) or not gold.strip():
         raise refused("answer", "a text that is not blank, or a number,")
+    if EATEN.search(gold):
+        raise refused("answer", "a text whose backslashes are whole (two in JSON, r'' in Python)")
     level = "0"
     if columns["level"] is not None:
-        level = str(row[columns["level"]])
+        level = row[columns["level"]]
+        # One missing value makes floats of all in a column of a data frame.
+        level = str(int(level) if isinstance(level, float) and level.is_integer() else level)
         if not level.isdecimal():
             raise refused("level", "a whole number from 0")
     text = template.replace("{prompt}", question)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise refused("prompt", "a text without lone surrogates") from None
     # An id by content and not by position, so that a history survives new rows and another order.
     return Problem(f"own/{digest_of(text)}", text, gold.strip(), int(level))
 
@@ -334,8 +352,8 @@ def _check_usable(
         raise ValueError(
             f"{where(unusable[0])}: {name} cannot use {len(unusable)} of the {len(problems)} "
             f"answers, the first is {brief(unusable[0].answer)} to {brief(unusable[0].prompt)}, of "
-            f"problem {unusable[0].id!r}; change these answers, leave their "
-            f"problems out, or pass {other}"
+            f"problem {unusable[0].id!r}{_reason(verifier, unusable[0].answer)}; change these "
+            f"answers, leave their problems out, or pass {other}"
         )
 
 
@@ -350,6 +368,16 @@ def _form(answer: str) -> str:
     except ValueError:
         return "Math"
     return "Code"
+
+
+def _reason(verifier: Any, answer: str) -> str:
+    """What a verifier of mathematics reads of an answer that it cannot use, in brackets."""
+    try:
+        if isinstance(verifier, Math):
+            verifier.score([f"\\boxed{{{answer}}}"], [answer])
+    except ValueError as error:
+        return f" ({error})"
+    return ""
 
 
 def _unread(problems: Sequence[Problem], verifier: Any, to_be_met: bool) -> list[Problem]:

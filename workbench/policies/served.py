@@ -37,6 +37,7 @@ from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments
 from workbench.utils.validation import brief, cause_of
+from workbench.verifiers.boxes import opened_thought
 
 # What a server answers while it is too busy, is starting, or has lost what computes for it. It
 # would refuse anything else again.
@@ -260,8 +261,10 @@ class ServedPolicy:
         answers = self.server.choices("/chat/completions" if is_chat else "/completions", bodies)
         # A model that only thought has no content.
         texts = [
-            (choice["message"]["content"] or "") if is_chat else choice["text"]
-            for choice, _ in answers
+            (choice["message"]["content"] or "")
+            if is_chat
+            else opened_thought(body["prompt"]) + choice["text"]
+            for body, (choice, _) in zip(bodies, answers)
         ]
         lengths = [usage["completion_tokens"] for _, usage in answers]
         of_prompts = [usage["prompt_tokens"] for _, usage in answers]

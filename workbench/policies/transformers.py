@@ -34,6 +34,9 @@ from workbench.policies.trainable import TrainableModel
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.validation import brief, one_of, whole_number
+from workbench.verifiers.boxes import opened_thought
+
+END_OF_PROMPT = 16  # tokens in which a template may open a thought
 
 
 class TransformersPolicy(TrainableModel):
@@ -217,9 +220,13 @@ class TransformersPolicy(TrainableModel):
             request = Request(self, sampling, plan, start_of, uniforms, room, rows)
             samples = self._sample(starts, request, batch.seed_of_each)
         response = Ragged.of_padded(samples.tokens, samples.lengths)
-        # The text of a response begins with its prefix.
+        # The text of a response begins with its prefix, and with the mark of the thought that its
+        # prompt opens.
         whole = response if plan.prefixes is None else plan.prefixes.then(response, np.int32)
+        ends = self.decode([ids[-END_OF_PROMPT:].tolist() for ids in encoded], False)
+        opened = [opened_thought(end) for end in ends]
         texts = self.decode([whole[row].tolist() for row in range(size)])
+        texts = [opened[owner] + text for owner, text in zip(batch.owner, texts)]
         entropy = Ragged.of_padded(samples.entropies, samples.lengths)
         rollouts = Rollouts(
             **batch.columns,

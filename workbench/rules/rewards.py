@@ -21,6 +21,7 @@ from workbench.slots import Reward, Rollouts
 from workbench.utils.bounds import Positive, ShareAboveZero, check_arguments
 from workbench.utils.groups import group_numbers, merge_same, precision_of
 from workbench.utils.validation import brief
+from workbench.verifiers.boxes import BOX, after_thinking, closings
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,10 @@ class Correct:
 
 @dataclass(frozen=True)
 class Tags:
-    """Share of the tags <name> and </name> that occur exactly once in the response, in [0, 1].
+    """Share of the tags <name> and </name> that occur once and where they belong, in [0, 1].
+
+    They belong in the order of the names, each with something in it, and nothing earns anything
+    inside of a tag that never closes.
 
     PODS (arXiv 2504.13818) gives up to 0.2 for its tags, in its released configuration.
     """
@@ -57,22 +61,46 @@ class Tags:
 
     def __call__(self, rollouts: Rollouts, sampling: Sampling) -> np.ndarray:
         """(R,) in [0, 1]."""
-        tags = [f"<{name}>" for name in self.names] + [f"</{name}>" for name in self.names]
-        # A tag that is repeated earns nothing, so that writing it over and over does not pay.
-        shares = [np.mean([text.count(tag) == 1 for tag in tags]) for text in rollouts.text]
-        return np.array(shares)
+        return np.array([self._share(text) for text in rollouts.text])
+
+    def _share(self, text: str) -> float:
+        earned = 0
+        end = 0  # of the last tag that is in its place
+        for name in self.names:
+            start = text.find(f"<{name}>", end)
+            close = text.find(f"</{name}>", max(start, end))
+            # A tag that is repeated earns nothing, so that writing it over and over does not pay.
+            if start >= 0:
+                earned += text.count(f"<{name}>") == 1
+                end = start + len(f"<{name}>")
+            if close >= 0:
+                has_content = bool(text[end:close].strip())
+                earned += has_content and text.count(f"</{name}>") == 1
+                end = close + len(f"</{name}>")
+            elif start >= 0:
+                break
+        return earned / (2 * len(self.names))
 
 
 @dataclass(frozen=True)
 class Boxed:
-    """1 where the response has exactly one box, else 0: a format reward for answers in boxes."""
+    """1 where a response has exactly one box behind its thoughts, and something in it, else 0: a
+    format reward for answers in boxes.
+    """
 
     weight: float = 0.2
     name: ClassVar[str] = "boxed"
 
     def __call__(self, rollouts: Rollouts, sampling: Sampling) -> np.ndarray:
         """(R,) of 0 and 1."""
-        return np.array([float(text.count("\\boxed{") == 1) for text in rollouts.text])
+        said = map(after_thinking, rollouts.text)
+        return np.array([float(text.count(BOX) == 1 and is_filled(text)) for text in said])
+
+
+def is_filled(text: str) -> bool:
+    """Whether the first box of a text is complete and holds something."""
+    start = text.find(BOX) + len(BOX)
+    return bool(text[start : closings(text).get(start, start)].strip())
 
 
 @dataclass(frozen=True)

@@ -1,77 +1,31 @@
-r"""Where a response gives its answer: behind its thoughts, in `\boxed{...}`; and how a number is
-written there.
+r"""Where a response gives its answer: behind its thoughts, in `\boxed{...}`, or in a sentence.
 
 A response chooses the text, so everything here takes a number of steps that grows with its length
 alone. A pattern with several runs of optional space would take hours over a page of blanks.
 """
 
 import re
-from collections.abc import Callable
+
+from workbench.verifiers.grammar import patterns
 
 BOX = "\\boxed{"
-
-# What may stand between two boxes, or two statements, that offer their answers together.
-JOINER = re.compile(
-    r"(?:\\[a-z]{1,20}|\W|\b(?:or|and|also|maybe|perhaps|possibly|probably|alternatively"
-    r"|otherwise|either|the|my|final|correct)\b)*+",
-    re.IGNORECASE,
-)
-# A word of a sentence: neither a command such as \sqrt nor a variable of one or two letters.
-WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
-PERCENT_BEHIND = re.compile(r"\s{0,4}\$?\s{0,4}(?:\\?%|percent)")
-
-# Ways of writing a number that Math-Verify does not read, see `readable`.
-# Repeats of digits are bounded, so no response can make `int` read a number of a million digits.
-MARK_AT_END = re.compile(r"(?:(?<=[^\s.\\])[.,;:]|\\[,;:! ]?|\\quad)\Z")
-SCIENTIFIC = re.compile(r"([-+]?[0-9]{1,40}(?:\.[0-9]{1,40})?)[eE]([-+]?[0-9]{1,4})")
-SCIENTIFIC_IN_TEXT = re.compile(rf"(?<![\w.]){SCIENTIFIC.pattern}(?!\w)")
-SPACED = re.compile(r"-?[0-9]{1,3}(?:(?:\\,|\\;|\\ | )[0-9]{3}){1,12}(?:\.[0-9]{1,40})?")
-SPACES = re.compile(r"\\,|\\;|\\ | ")
-REPEATING = re.compile(
-    r"(-?)([0-9]{0,20})\.([0-9]{0,20})\\(?:overline\{|bar\{|dot\{(?=[0-9]\}))([0-9]{1,20})\}"
-)
-MIXED = re.compile(r"(-?[0-9]{1,20}) {1,4}([0-9]{1,20})/([0-9]{1,20})")
-# Numbers with a word that makes another number of them, and how many zeros it adds.
-ZEROS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-SCALED = re.compile(
-    rf"(-?[0-9][0-9,]{{0,40}}(?:\.[0-9]{{1,40}})?) ?(?:\\text\{{ ?)?({'|'.join(ZEROS)}) ?\}}?"
-)
-PERCENT = re.compile(r"(-?[0-9][0-9.,]{0,40}) ?(?:\\text\{ ?)?per ?cent ?\}?")
-# Other ways of writing what Math-Verify knows.
-SAME = {
-    "^°": r"^\circ",
-    "°": r"^\circ",
-    r"^\degree": r"^\circ",
-    r"\degree": r"^\circ",
-    r"\varnothing": r"\emptyset",
-}
-CURRENCY = re.compile("[€£¥] ?(?=[0-9])|(?<=[0-9]) ?[€£¥]")
-NUMBER_AS_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{ ?(-?[0-9.,]{1,40}) ?\}")
-DEGREES = re.compile(
-    r"(\\(?:sin|cos|tan|cot|sec|csc)(?:\^\{?[0-9]\}?)? ?(?:\\left)?[({]? ?)([0-9.]{1,20}) ?"
-    r"\^ ?(?:\\circ|\{ ?\\circ ?\})"
-)
+PATTERN = patterns("boxes")
 
 
-def _as_fraction(sign: str, whole: str, fixed: str, repeated: str) -> str:
-    """A repeating decimal as a fraction: 0.1(6) is (16 - 1) / 90."""
-    # All digits minus the ones before the repetition, over a nine for each repeated digit and a
-    # zero for each digit between the point and the repetition.
-    before = int(whole + fixed or "0")
-    numerator = int(whole + fixed + repeated) - before
-    denominator = (10 ** len(repeated) - 1) * 10 ** len(fixed)
-    return rf"{sign}\frac{{{numerator}}}{{{denominator}}}"
+def opened_thought(prompt: str) -> str:
+    """The mark of the thought in which a prompt ends, for the response to end it; else nothing.
 
-
-# Each form of a number, and how Math-Verify reads it.
-FORMS: tuple[tuple[re.Pattern, Callable[[re.Match], str]], ...] = (
-    (SCIENTIFIC, lambda found: rf"{found[1]}\times 10^{{{int(found[2])}}}"),
-    (SPACED, lambda found: SPACES.sub("", found[0])),
-    (SCALED, lambda found: rf"{found[1].replace(',', '')}\times 10^{{{ZEROS[found[2]]}}}"),
-    (PERCENT, lambda found: rf"{found[1]}\%"),
-    (MIXED, lambda found: rf"{found[1]}\frac{{{found[2]}}}{{{found[3]}}}"),
-    (REPEATING, lambda found: _as_fraction(*found.groups())),
-)
+    Examples
+    --------
+    >>> opened_thought("<|Assistant|><think>\\n"), opened_thought("<think></think>")
+    ('<think>\\n', '')
+    """
+    ends = [
+        found
+        for found in PATTERN.OPENS_THOUGHT.finditer(prompt)
+        if not prompt[found.end() :].strip()
+    ]
+    return prompt[ends[-1].start() :] if ends else ""
 
 
 def after_thinking(response: str) -> str:
@@ -82,7 +36,9 @@ def after_thinking(response: str) -> str:
     >>> after_thinking("<think>Is it 41?</think>It is 42.")
     'It is 42.'
     """
-    return response.rpartition("</think>")[2].partition("<think>")[0]
+    ends = [found.end() for found in PATTERN.CLOSES_THOUGHT.finditer(response)]
+    said = response[ends[-1] :] if ends else response
+    return PATTERN.OPENS_THOUGHT.split(said, maxsplit=1)[0]
 
 
 def tagged(text: str) -> str | None:
@@ -100,91 +56,126 @@ def tagged(text: str) -> str | None:
     return before[opening + len("<answer>") :].strip()
 
 
-def tagged_box(text: str) -> str | None:
-    r"""The content of the last answer tags as a box; None without one, or where it is a sentence.
-
-    Examples
-    --------
-    >>> tagged_box("<answer>\n$(1,2)$.\n</answer>")
-    '\\boxed{(1,2)}'
-    """
-    content = tagged(text)
-    if not content or (WORD.search(content) and not content.isalpha()):
-        return None
-    return BOX + without_mark(content).strip("$ ") + "}"
-
-
 def last_box(text: str) -> str | None:
     r"""The last complete `\boxed{...}`, without a full stop or comma at its end; None without one.
 
-    Boxes that are offered together are one box that lists what they hold.
+    Boxes that are offered together are one box that lists what they hold. A box that is part of a
+    larger formula, or that is denied, is an empty one. A unit behind it belongs to it.
 
     Examples
     --------
     >>> last_box(r"\boxed{1}, so \boxed{\frac{1}{2}.}, not \boxed{3")
     '\\boxed{\\frac{1}{2}}'
-    >>> last_box(r"\boxed{1} or \boxed{2}")
-    '\\boxed{1,2}'
+    >>> last_box(r"\boxed{1} or \boxed{2}"), last_box(r"$-\boxed{1}$"), last_box(r"\boxed{1}\%")
+    ('\\boxed{1,2}', '\\boxed{}', '\\boxed{1\\%}')
     """
-    closings = _closings(text)
+    ends = closings(text)
     held: list[str] = []
     behind = len(text)
     # From the end: a response may try several boxes, and the last one may have been cut off.
-    for box in reversed(list(re.finditer(re.escape(BOX), text))):
-        end = closings.get(box.end())
+    for box in reversed(list(PATTERN.BOXES.finditer(text))):
+        end = ends.get(box.end())
         if end is None:
             continue
         # A box around the last one is no other answer.
-        if held and (end > behind or not JOINER.fullmatch(text, end + 1, behind)):
+        if held and (end > behind or not PATTERN.JOINER.fullmatch(text, end + 1, behind)):
             break
-        percent = r"\%" if PERCENT_BEHIND.match(text, end + 1) else ""
-        held.insert(0, without_mark(text[box.end() : end]) + percent)
+        content = without_mark(text[box.end() : end])
+        if not held:
+            unit = PATTERN.READ_WITH.match(text, end + 1)
+            if unit:
+                content += _as_unit(unit["unit"])
+            elif PATTERN.GOES_ON.match(text, end + 1):
+                return BOX + "}"
+        held.insert(0, content)
         behind = box.start()
-    return BOX + ",".join(dict.fromkeys(held)) + "}" if held else None
+    if not held:
+        return None
+    if _goes_into(text[max(0, behind - 100) : behind].rpartition("\n")[2]):
+        return BOX + "}"
+    return BOX + ",".join(dict.fromkeys(held)) + "}"
 
 
-def readable(answer: str) -> str:
-    r"""An answer as Math-Verify reads it, where it has a number in a form that it does not read.
+def _as_unit(words: str) -> str:
+    """Words behind a number as LaTeX has them."""
+    words = words.strip()
+    if words.startswith("\\") or words == "%":
+        return "\\" + words.lstrip("\\")
+    return rf"\text{{ {words}}}"
 
-    These are a full stop or a space at the end, scientific notation, thousands separated by spaces,
-    mixed numbers as "3 1/2", repeating decimals, numbers as text, numbers with a currency or with
-    "million" or "percent" behind them, and degrees. Everything else comes back as it is.
+
+def _goes_into(front: str) -> bool:
+    """Whether what stands in front of a box goes on into it, or denies it."""
+    found = PATTERN.NEUTRAL.search(front)
+    assert found
+    rest = front[: found.start()]
+    if not found[0] and re.search(r"[0-9A-Za-z)\]}]\Z", rest):
+        return True
+    # A list begins its lines with such a sign.
+    is_bullet = rest in ("-", "*", "+", ">") and found[0][:1] == " "
+    if re.search(r"(?:[-+/*^_<>!|≠≤≥√~−{]|\\[A-Za-z]+|[A-Za-z]\(|\d\.)\Z", rest) and not is_bullet:
+        return True
+    return PATTERN.BEFORE.search(front) is not None
+
+
+def stated(text: str, whole: bool = False) -> str | None:
+    r"""What a text without a box gives as its answer, as a box; None without one, and an empty box
+    where it takes it back. `whole`: the text is an answer.
 
     Examples
     --------
-    >>> [readable(answer) for answer in ["42.", "1.6e-19", r"1\,000", r"0.\overline{3}", "3 1/2"]]
-    ['42', '1.6\\times 10^{-19}', '1000', '\\frac{3}{9}', '3\\frac{1}{2}']
+    >>> stated("So 40 + 2 = 42 eggs."), stated("The answer is $x^2$, since x > 0.")
+    ('\\boxed{40 + 2 = 42 eggs}', '\\boxed{x^2}')
+    >>> stated("Is the answer 42?"), stated("I do not know.")
+    ('\\boxed{}', None)
     """
-    answer = without_mark(answer.replace("~", " "))
-    for written, known in SAME.items():
-        answer = answer.replace(written, known)
-    answer = CURRENCY.sub("", answer)
-    answer = NUMBER_AS_TEXT.sub(r"\1", answer)
-    answer = DEGREES.sub(r"\1\\frac{\2\\pi}{180}", answer)
-    for pattern, write in FORMS:
-        found = pattern.fullmatch(answer)
-        if found:
-            return write(found)
-    return answer
+    text = PATTERN.MARKDOWN.sub("", text)
+    sentences = PATTERN.SENTENCE_END.split(text)
+    named = [i for i, each in enumerate(sentences) if PATTERN.ANSWER.search(each.lower())]
+    told = [i for i, each in enumerate(sentences) if re.search(r"[\d$\\=π∞½√{]", each)]
+    # The sentence of the last "answer", or the next one with mathematics; else the last with some.
+    place = next((i for i in told if named and i >= named[-1]), told[-1] if told else -1)
+    if named and not whole and (place < 0 or place < named[-1] or _cues(sentences[named[-1]])):
+        place = named[-1]
+    if whole and place < 0:
+        return BOX + without_mark(text).strip("$ ") + "}"
+    if place < 0:
+        return None
+    sentence = sentences[place].strip()
+    if sentence.endswith("?") or any(map(PATTERN.RETRACTS.search, sentences[place + 1 :])):
+        return BOX + "}"
+    cues = _cues(sentence)
+    if cues:
+        if PATTERN.DENIED.search(
+            re.split(r"[,;:]|\b(?:so|but|then)\b", sentence[: cues[-1].start()])[-1]
+        ):
+            return BOX + "}"
+        sentence = sentence[cues[-1].end() :]
+    elif place not in told:
+        return None
+    sentence = PATTERN.REASON.split(sentence, maxsplit=1)[0]
+    # One dollar sign is money, and two are a formula.
+    sentence = re.sub(r"(?<!\\)\$", r"\\$" if sentence.count("$") % 2 else "", sentence)
+    sentence = re.sub(r"\\[()\[\]]", "", sentence).strip(" .=\"'“”_")
+    sentence = re.sub(r"(?:です|だ|입니다)\W{0,3}\Z", "", sentence)
+    return BOX + without_mark(sentence) + "}"
 
 
-def with_readable_powers(text: str) -> str:
-    r"""Running text with its numbers in scientific notation as Math-Verify reads them.
-
-    Examples
-    --------
-    >>> with_readable_powers("It is 1.6e-19.")
-    'It is $1.6\\times 10^{-19}$.'
-    """
-    return SCIENTIFIC_IN_TEXT.sub(r"$\1\\times 10^{\2}$", text)
+def _cues(sentence: str) -> list[re.Match]:
+    """Where a sentence may begin to give its answer: behind "answer is", else behind its verbs."""
+    cues = [cue for cue in PATTERN.CUE.finditer(sentence) if sentence[cue.end() :].strip(" .\"'*_")]
+    return [cue for cue in cues if cue["answer"] or cue["cjk"]] or cues
 
 
 def without_mark(answer: str) -> str:
-    """An answer without space around it and without a full stop, comma or colon at its end."""
-    return MARK_AT_END.sub("", answer.strip()).strip()
+    """An answer without space and emphasis around it and without a mark at its end."""
+    answer = answer.strip(" \n\t*`")
+    if answer.startswith("$") or answer.startswith(("\\(", "\\[")):
+        answer = re.sub(r"\A(?:\$+|\\[(\[])|(?:(?<!\\)\$+|\\[)\]])\Z", "", answer)
+    return PATTERN.MARK_AT_END.sub("", answer.strip()).strip(" \n\t*`")
 
 
-def _closings(text: str) -> dict[int, int]:
+def closings(text: str) -> dict[int, int]:
     """Where each brace closes: {position behind "{": position of its "}"}.
 
     Escaped braces count too, as they do for Math-Verify.

@@ -30,72 +30,16 @@ from typing import Annotated, Any
 
 from workbench.utils.bounds import Count, check_arguments
 from workbench.verifiers.base import Scores, Verifier
-from workbench.verifiers.boxes import JOINER, after_thinking, tagged
+from workbench.verifiers.boxes import PATTERN as BOXES
+from workbench.verifiers.boxes import after_thinking, tagged
+from workbench.verifiers.grammar import patterns
 
 # Every pattern reads a text in linear time, whatever a model wrote.
 
-# A box with up to two levels of braces inside.
-BOX = re.compile(r"\\boxed\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}")
 
-# The words of a statement, up to where its letter is expected.
-SAYS = re.compile(
-    r"\b(?:answer|option|choice)\b[\s*_\"'“”]*"
-    r"(?::|=|\b(?:is|was|must be|should be|would be|will be)\b:?)",
-    re.IGNORECASE,
-)
-
-# What may stand before a letter: space, emphasis, brackets, commands of LaTeX, and a few words.
-OPENING = re.compile(
-    r"(?:[\s*_$({\[\"'“`]|\\[(\[]|\\(?:text|textbf|textit|mathrm|mathbf|bf)(?![A-Za-z])"
-    r"|(?:the|option|choice|letter|either|both|probably|likely|clearly|definitely|certainly"
-    r"|simply|therefore|thus|hence)\b|\\boxed\b)*",
-    re.IGNORECASE,
-)
-
-# What may stand behind a letter, and the rest of a line behind one that is all it says.
-MARKS = r"[\s*_$)}\]\"'”`.:!]*"
-LINE_END = rf"{MARKS}\Z"
-BEHIND = re.compile(rf"{MARKS}+(?:not\b)?")
-
-# What must follow a letter that could be a word.
-ENDS = re.compile(
-    r"(?!-\w)[\s*_$]*(?:\Z|[^\w\s*_$]|\n|\\[)\]]"
-    r"|(?:because|since|as|is|which|for|due|given|so|and|or|but|based)\b)",
-    re.IGNORECASE,
-)
+PATTERN = patterns("choice")
 WORD_LIKE = "AI"
 
-# Words that offer one more answer, also at the beginning of the next sentence.
-MORE = r"(?i:or|and|also|maybe|perhaps|possibly|probably|alternatively|otherwise|either|unless)\b"
-# What joins one more letter to the first: such a word, a sign, dots that stand for a range, or a
-# command of LaTeX. One full stop does not, since the next sentence may begin with a letter.
-JOINT = (
-    rf"(?:\A|\.{{2,}}|[^\w\s.)\]}}*_$'\"”]|\\\w{{1,20}}|\b{MORE}"
-    r"|\b(?i:to|option|choice|answer|is|be|both|nor)\b)[\s*_$(){}\[\]\"'“”`]{0,12}+"
-)
-# What is said of a letter ends with the sentence, or where the reasons begin.
-SENTENCE_END = re.compile(
-    rf"(?<!\.)[.!?](?=\s{{1,4}}\(?[A-Z])(?!\s{{1,4}}{MORE})(?!\s{{1,4}}[A-Z][.):])"
-    rf"|\n(?!\s{{0,4}}{MORE})(?:(?=\s{{0,4}}\n)|(?![ *_-]{{0,4}}[A-Z](?:[.):]|$)))",
-    re.MULTILINE,
-)
-REASON = re.compile(
-    r"\b(?:because|since|as|so|which|not|rather|instead|for|due|given|while|whereas)\b",
-    re.IGNORECASE,
-)
-CORRECT = re.compile(
-    r"[\s*_$)}\]\"'”`]*(?:is|must be|would be)\s+(?:the\s+)?(?:correct|right|best|answer)\b",
-    re.IGNORECASE,
-)
-# The mark between a letter and the text of its option, which begins with no verb.
-MARK = re.compile(r"[*_]*[.)](?=[\s*_]|\Z)(?!\s*(?:is|was|are|has|can|would|and|or)\b)")
-# An option that names others, behind its own letter and its mark.
-NAMES_OTHERS = re.compile(
-    r"\s*+(?:[).:\]]++\s*+\(?|\()\s*+(?:\\text\{\s*+)?(?:both|neither|all|none|only)\b",
-    re.IGNORECASE,
-)
-IN_TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}")
-GOLD = re.compile(r"\(?([A-Za-z])(?:[.):]\s*(\S.*))?\)?", re.DOTALL)
 LONGEST_STATEMENT = 300  # characters behind "answer is" that are read
 
 # Where letters were looked for: begin and end of the place, and what was found.
@@ -139,15 +83,16 @@ class Choice(Verifier):
         check_arguments(self)
         # A letter that goes on as a word, as in "Can", "A's" or "C-terminal", is none.
         any_letter = f"[{self.letters}{self.letters.lower()}]"
-        letter = rf"({any_letter})(?!['’]?\w|-\w)"
+        # A letter of another script begins a word of its own.
+        letter = rf"({any_letter})(?!['’]?[0-9A-Za-z_À-ɏ]|-\w)"
         bracketed = rf"(?:\(\s*|\\text\{{\s*\(?)({any_letter})\s*[)}}]"
         self._letter = re.compile(letter)
-        self._another = re.compile(rf"(?<!\w){letter}")
+        self._another = re.compile(rf"(?<![0-9A-Za-z_À-ɏ]){letter}")
         self._bracketed = re.compile(bracketed)
-        self._ends_bracketed = re.compile(bracketed + LINE_END)
+        self._ends_bracketed = re.compile(bracketed + PATTERN.LINE_END.pattern)
         # One more letter behind the first: joined to it, in brackets, or with an option's mark.
         self._more = re.compile(
-            rf"{JOINT}{letter}|\(({any_letter})\)|(?<![\w'’])([{self.letters}])[.):](?=\s|\Z)"
+            rf"{PATTERN.JOINT.pattern}{letter}|\(({any_letter})\)|(?<![\w'’])([{self.letters}])[.):](?=\s|\Z)"
         )
 
     def judge(self, responses: list[str], answers: list[str]) -> Scores:
@@ -156,7 +101,7 @@ class Choice(Verifier):
 
     def _gold(self, answer: str, name: str) -> tuple[str, str]:
         """The letter of a gold answer, and the text of its option or nothing."""
-        gold = GOLD.fullmatch(answer.strip())
+        gold = PATTERN.GOLD.fullmatch(answer.strip())
         if gold is None or gold[1].upper() not in self.letters:
             raise ValueError(
                 f"{name}={answer!r}: one of {', '.join(self.letters)} is needed; other letters are "
@@ -177,30 +122,53 @@ class Choice(Verifier):
     def letters_of(self, response: str) -> set[str]:
         """The capital letters that a response settles on: one, several together, or none."""
         text = self._read(response)
-        return self._boxed(text) or self._said(text) or self._in_lines(text)
+        said = self._said(text, PATTERN.SAYS)
+        letters = self._boxed(text) or {each for _, _, found in said for each in found}
+        if letters and (PATTERN.BOX.search(text) or not PATTERN.RETRACTS.search(text, said[-1][1])):
+            return self._boxed(text) or _last_together(text, said)
+        hints = [
+            hint for hint in self._said(text, PATTERN.SUGGESTS) if not said or hint[0] > said[-1][0]
+        ]
+        return _last_together(text, hints) or (set() if said else self._in_lines(text))
 
     def _read(self, response: str) -> str:
         text = after_thinking(response)[-self.max_chars :]
-        content = None if BOX.search(text) else tagged(text)
+        content = None if PATTERN.BOX.search(text) else tagged(text)
         return text if content is None else content
 
     def _boxed(self, text: str) -> set[str]:
-        return _last_together(
-            text, [(box.start(), box.end(), self._letters(box[1])) for box in BOX.finditer(text)]
-        )
-
-    def _said(self, text: str) -> set[str]:
         places = []
-        for statement in SAYS.finditer(text):
-            letter = self._first(text, statement.end())
-            start = letter.start() if letter else statement.end()
-            letters = self._letters(text[start : start + LONGEST_STATEMENT])
-            places.append((statement.start(), start + 1, letters))
+        for box in PATTERN.BOX.finditer(text):
+            # A letter that begins a formula is no answer, and neither is one that is denied.
+            letter = self._first(box[1])
+            is_formula = letter and PATTERN.FORMULA.match(box[1], letter.end())
+            is_denied = _is_denied(text, box.start()) or PATTERN.DENIED_BEHIND.match(
+                text, box.end()
+            )
+            letters = set() if is_formula or is_denied else self._letters(box[1])
+            places.append((box.start(), box.end(), letters))
         return _last_together(text, places)
+
+    def _said(self, text: str, cues: re.Pattern) -> list[Place]:
+        """Where a statement settles on letters."""
+        places = []
+        for statement in cues.finditer(text):
+            letter = self._first(text, statement.end())
+            if letter is None or _is_denied(text, statement.start()):
+                continue
+            if PATTERN.DENIED_BEHIND.match(text, letter.end()):
+                continue
+            start = letter.start()
+            letters = self._letters(text[start : start + LONGEST_STATEMENT])
+            if letters:
+                places.append((statement.start(), start + 1, letters))
+        return places
 
     def _in_lines(self, text: str) -> set[str]:
         lines = [line.strip() for line in text.split("\n") if line.strip()] or [""]
         options = [self._option(line) for line in lines]
+        if PATTERN.DENIES.search(lines[-1]) and not options[-1]:
+            return set()
         if self._ends_bracketed.search(lines[-1]):
             return {match.upper() for match in self._bracketed.findall(lines[-1])}
         letters = self._only_letter(lines[-1])
@@ -215,15 +183,22 @@ class Choice(Verifier):
     def _option(self, line: str) -> str:
         """The letter of a line such as "B. 11" or "(B) 11", or nothing."""
         letter = self._first(line)
-        return letter[1].upper() if letter and MARK.match(line, letter.end()) else ""
+        return letter[1].upper() if letter and PATTERN.MARK.match(line, letter.end()) else ""
 
     def _only_letter(self, line: str) -> set[str]:
         """The letter of a line that says no more than that, or that it is correct."""
+        for letter in self._another.finditer(line):
+            if PATTERN.CORRECT.match(line, letter.end()):
+                return {letter[1].upper()}
         letter = self._first(line)
         if letter is None:
             return set()
         rest = line[letter.end() :]
-        return {letter[1].upper()} if re.match(LINE_END, rest) or CORRECT.match(rest) else set()
+        return (
+            {letter[1].upper()}
+            if PATTERN.LINE_END.match(rest) or PATTERN.CORRECT.match(rest)
+            else set()
+        )
 
     def _letters(self, text: str) -> set[str]:
         """The letter that a text begins with, and those that it then offers as well."""
@@ -233,14 +208,18 @@ class Choice(Verifier):
         letters = {letter[1].upper()}
         said = text[letter.end() :]
         # "(D) Both A and B" is one option, whose text names others.
-        if NAMES_OTHERS.match(said) or not self._another.search(said):
+        if PATTERN.NAMES_OTHERS.match(said) or not self._another.search(said):
             return letters
         # Nothing but one more letter, where the text of its option would stand.
-        marks = BEHIND.match(said)
+        marks = PATTERN.BEHIND.match(said)
         alone = self._first(said, marks.end() if marks else 0)
-        if alone and re.match(LINE_END, said[alone.end() :]):
+        if alone and PATTERN.LINE_END.match(said[alone.end() :]):
             return letters | {alone[1].upper()}
-        ends = [end.start() for end in (SENTENCE_END.search(said), REASON.search(said)) if end]
+        ends = [
+            end.start()
+            for end in (PATTERN.SENTENCE_END.search(said), PATTERN.REASON.search(said))
+            if end
+        ]
         for more in self._more.finditer(said[: min(ends, default=len(said))]):
             found = more[more.lastindex or 0]
             if _stands_alone(said, found, more.end(more.lastindex or 0)):
@@ -249,23 +228,28 @@ class Choice(Verifier):
 
     def _first(self, text: str, start: int = 0) -> re.Match | None:
         """The letter that a text begins with."""
-        opening = OPENING.match(text, start)
+        opening = PATTERN.OPENING.match(text, start)
         return self._letter.match(text, opening.end() if opening else start)
 
     def _option_texts(self, response: str) -> set[str]:
         """What stands in the last box, or else behind the last "answer is" and in the last line."""
         text = self._read(response).strip()
-        boxes = BOX.findall(text)
+        boxes = PATTERN.BOX.findall(text)
         if boxes:
             return {_plain(boxes[-1])}
-        said = [rest.strip().partition("\n")[0] for rest in SAYS.split(text)[1:]]
+        said = [rest.strip().partition("\n")[0] for rest in PATTERN.SAYS.split(text)[1:]]
         return {_plain(part) for part in (*said[-1:], text.rpartition("\n")[2])}
+
+
+def _is_denied(text: str, end: int) -> bool:
+    """Whether the clause that goes on there denies what it says."""
+    return bool(PATTERN.DENIES.search(PATTERN.CLAUSE.split(text[max(0, end - 100) : end])[-1]))
 
 
 def _stands_alone(text: str, letter: str, end: int) -> bool:
     """Whether a letter that ends there is no word of the text, as the article "a" is."""
     could_be_word = letter.islower() or letter in WORD_LIKE
-    return not could_be_word or ENDS.match(text, end) is not None
+    return not could_be_word or PATTERN.ENDS.match(text, end) is not None
 
 
 def _last_together(text: str, places: list[Place]) -> set[str]:
@@ -273,7 +257,7 @@ def _last_together(text: str, places: list[Place]) -> set[str]:
     letters: set[str] = set()
     behind = len(text)
     for begin, end, found in reversed(places):
-        if letters and end < behind and not JOINER.fullmatch(text, end, behind):
+        if letters and end < behind and not BOXES.JOINER.fullmatch(text, end, behind):
             break
         letters |= found
         if letters:
@@ -283,5 +267,5 @@ def _last_together(text: str, places: list[Place]) -> set[str]:
 
 def _plain(text: str) -> str:
     """A text without emphasis, spaces and a full stop around it, in lower case."""
-    text = IN_TEXT.sub(r"\1", text)
+    text = PATTERN.IN_TEXT.sub(r"\1", text)
     return " ".join(text.strip(" \t\n*_$.\"'").casefold().split())

@@ -13,15 +13,18 @@ An answer is the JSON text of one object, in one of these forms:
   (CodeContests) say the same. Outputs agree word by word; a word with a decimal point may differ by
   1e-6, relative or absolute.
 - `{"function": name, "calls": [[arguments, value], ...]}`: the function, or the method of that
-  name of a class `Solution`, which may use names of `typing`, is called.
+  name of a class `Solution`, is called. What a program uses of `typing`, `collections`, `heapq`,
+  `math` and the like needs no import here.
   `{"fn_name": name, "inputs": [...], "outputs": [...]}` says the same; as there, `[value]` may
   stand for `value`. Tuples count as lists; floats may differ by 1e-6.
 - `{"asserts": text}`: Python (MBPP; HumanEval with `check(name)` at the end) in which names that it
   does not define are the answer's functions and classes. Each statement but definitions, imports
   and assignments is a test. Numbers, texts, bytes, lists, tuples, sets, dicts and None are
   compared. Of anything else that the answer returns, also a Fraction or a Decimal, the tests may
-  use attributes, calls, items, `len`, `str` and iteration, and `==` is false. Tests cannot hand
-  functions of their own to the answer. They have the standard library and no other package.
+  use attributes, calls, items, `len`, `str` and iteration, and `==` is false. What a call changes
+  in a list, a set or a dict that it is given is changed for the tests as well. Tests can hand
+  Python's own functions to the answer, and none of their own. They have the standard library and
+  no other package.
   `"names": [name, ...]` beside it are functions of the answer that are called like Python's own.
 
 What a program can do
@@ -50,11 +53,12 @@ import json
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import Annotated, Any
 
 import numpy as np
@@ -62,11 +66,19 @@ import numpy as np
 from workbench.utils.bounds import Count, Flag, Positive, at_least, check_arguments, choice
 from workbench.utils.validation import brief
 from workbench.verifiers.base import Scores, Verifier
+from workbench.verifiers.boxes import after_thinking
 from workbench.verifiers.inside import CANDIDATE_GONE
 from workbench.verifiers.sandbox import MOST_OUTPUT, Sandbox, file_of
 
 # Possessive, so that it takes linear time, whatever a response holds.
-FENCE = re.compile(r"^([ \t]*+)```[ \t]*+(\w*+)[^\n`]*+$", re.MULTILINE)
+FENCE = re.compile(
+    r"(?m)^(?P<indent>[ \t]*+)(?P<code>[^\n`~]*+)(?P<mark>`{3,}+|~{3,}+)[ \t]*+(?P<language>\w*+)"
+    r"[^\n`]*+$"
+)
+READS = re.compile(r"\binput\(|\bstdin\b|\bopen\(0")  # a program's standard input
+# Whose names programs may use without an import, as the judges of such data sets have it.
+PROVIDED = ("typing", "collections", "heapq", "bisect", "itertools", "functools", "math", "string")
+PROVIDED += ("re", "random", "operator", "copy", "sys", "os", "datetime", "statistics")
 LANGUAGES = ("python", "python3", "py", "")
 LEAST_MEMORY = 64  # MiB: the interpreter takes about 30
 
@@ -98,8 +110,8 @@ class Code(Verifier):
     sandbox : {"bwrap", "none"}
         The sandbox, or none for programs that you trust with all that you can do yourself.
     fenced : bool
-        True: the program is the last complete block of Python between lines of ```. False: it is
-        the whole response.
+        True: the program is a complete block of Python between lines of ``` or ~~~, see `program`.
+        False: it is the whole response.
     partial : bool
         True: the reward is the share of the tests passed. False: it is 1 for all of them and 0 for
         fewer. The status is `ok` for all of them either way.
@@ -155,7 +167,8 @@ class Code(Verifier):
 
     def _verdict(self, response: str, tests: Tests) -> tuple[str, float]:
         """Status, and share of the tests passed."""
-        source = program(response) if self.fenced else response
+        names = (tests.material or {}).get("wanted", ())
+        source = program(response, names) if self.fenced else response
         if source is None or not source.strip() or len(source) > self.max_chars:
             return "unparsed", 0.0
         if tests.cases:
@@ -193,9 +206,7 @@ class Code(Verifier):
     def _run_checker(self, source: str, tests: Tests) -> tuple[str, int]:
         """Have a checker ask a candidate: the status, and how many tests passed."""
         assert tests.material is not None
-        # Where problems with a class `Solution` come from, its types need no import.
-        if re.search(r"^class Solution\b", source, re.MULTILINE) and "__future__" not in source:
-            source = f"from typing import *\n{source}"
+        source = with_imports(source)
         # The first of each pair is the end to read from. Requests go from the checker to the
         # candidate, and replies come back.
         ends = [*os.pipe(), *os.pipe()]
@@ -203,7 +214,7 @@ class Code(Verifier):
         material = {
             "link": [asks, reads, MOST_OUTPUT],
             "stop": not self.partial,
-            **tests.material,
+            **{key: value for key, value in tests.material.items() if key != "wanted"},
         }
         start = self._sandbox.start
         with ExitStack() as running:
@@ -229,29 +240,85 @@ class Code(Verifier):
         return status, passed
 
 
-def program(response: str) -> str | None:
-    """The last complete block between lines of ``` that is Python or names no language; None
-    without one.
+def program(response: str, names: Collection[str] = ()) -> str | None:
+    """The program in a response: of its complete blocks of Python, behind its thoughts, the last
+    that defines most of the names; without names the last that reads its input, or else the last.
+    A block that names no language counts where none says that it is Python, or where it alone
+    defines a name. None without one.
 
     Examples
     --------
     >>> program("```python\\nprint(1)\\n```\\nor\\n```\\nprint(2)\\n```\\n```python\\nprint(3")
-    'print(2)\\n'
+    'print(1)\\n'
+    >>> program("```python\\ndef f(): ...\\n```\\n```python\\nf()\\n```", ["f"])
+    'def f(): ...\\n'
     """
-    block = None
+    is_wanted = READS
+    if names:
+        any_name = f"(?:{'|'.join(map(re.escape, names))})"
+        is_wanted = re.compile(rf"(?m)^\s*(?:(?:async )?def|class) {any_name}\b|^{any_name}\s*=")
+    best: tuple[tuple[int, bool], str] | None = None
+    for language, block in _blocks(after_thinking(response)):
+        found = {each.group() for each in is_wanted.finditer(block)}
+        worth = (len(found) if names else len(found) > 0, bool(language))
+        worth = worth if names else worth[::-1]
+        if best is None or worth >= best[0]:
+            best = worth, block
+    return best and best[1]
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    """The language and the source of each complete block of Python, or of no language."""
     opening = None
-    for fence in FENCE.finditer(response):
-        language = fence[2]
-        if opening is None or language:
+    for fence in FENCE.finditer(text):
+        mark, language = fence["mark"], fence["language"]
+        is_end = opening is not None and not language and mark.startswith(opening["mark"])
+        if fence["code"] and not is_end:
+            continue
+        if opening is None or (language and mark.startswith(opening["mark"])):
             # A fence with a language opens a block, also where the one before was never closed.
             opening = fence
-            continue
-        if opening[2].lower() in LANGUAGES:
-            block = response[opening.end() + 1 : fence.start()]
-            # In an item of a list the whole block is indented, as far as its fence is at most.
-            block = re.sub(rf"^[ \t]{{0,{len(opening[1])}}}", "", block, flags=re.MULTILINE)
-        opening = None
-    return block
+        elif is_end:
+            if opening["language"].lower() in LANGUAGES:
+                block = text[
+                    opening.end() + 1 : fence.start("mark") if fence["code"] else fence.start()
+                ]
+                # In an item of a list the whole block is indented, as far as its fence is at most.
+                indent = len(opening["indent"])
+                yield (
+                    opening["language"],
+                    re.sub(rf"^[ \t]{{0,{indent}}}", "", block, flags=re.MULTILINE),
+                )
+            opening = None
+
+
+def with_imports(source: str) -> str:
+    """A program with the imports that it lacks of what judges of such data sets provide.
+
+    Examples
+    --------
+    >>> with_imports("def f(x):\\n    return math.gcd(*x) or inf\\n").splitlines()[0]
+    'import math; from math import inf'
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return source
+    lines = []
+    for name in sorted(free_names(tree)):
+        homes = [home for home in PROVIDED if hasattr(import_module(home), name)]
+        if name in PROVIDED:
+            lines.append(f"import {name}")
+        elif homes:
+            lines.append(f"from {homes[0]} import {name}")
+    future = [
+        node.end_lineno or 0
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+    ]
+    rows = source.split("\n")
+    at = max(future, default=0)
+    return "\n".join([*rows[:at], *(["; ".join(lines)] if lines else []), *rows[at:]])
 
 
 def same_output(output: str, expected: str) -> bool:
@@ -313,6 +380,7 @@ def _parsed_tests(answer: str) -> Tests:
             "is_test": are_tests,
             # A function of the answer may be called like one of Python's own.
             "names": sorted(free_names(tree) | set(names)),
+            "wanted": sorted(free_names(tree) | set(names)),
         }
         return Tests(sum(are_tests), material=material)
     function = form.get("function", form.get("fn_name"))
@@ -320,7 +388,14 @@ def _parsed_tests(answer: str) -> Tests:
         calls = form["calls"] if "calls" in form else _zipped(form)
         if not all(isinstance(arguments, list) for arguments, _ in calls):
             raise ValueError("arguments that are not a list")
-        return Tests(len(calls), material={"function": str(function), "calls": calls})
+        return Tests(
+            len(calls),
+            material={
+                "function": str(function),
+                "calls": calls,
+                "wanted": [str(function), "Solution"],
+            },
+        )
     cases = form["stdin_stdout"] if "stdin_stdout" in form else _zipped(form)
     texts = tuple((_text(given), _text(expected)) for given, expected in cases)
     return Tests(len(texts), cases=texts)
@@ -335,8 +410,10 @@ def _zipped(form: dict) -> list[tuple[Any, Any]]:
     return list(zip(inputs, outputs))
 
 
-def _text(lines: str | list) -> str:
+def _text(lines: Any) -> str:
     """A text, which some data sets give as a list of lines."""
+    if not isinstance(lines, str | list):
+        raise ValueError(f"an input or an output is {brief(lines)}; a text is needed")
     return lines if isinstance(lines, str) else "\n".join(map(str, lines))
 
 

@@ -18,114 +18,51 @@ accepted only if further questions have the right answer:
 import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache, wraps
-from itertools import chain, combinations, pairwise, product
+from itertools import accumulate, chain, combinations, pairwise, product
 from typing import Any
 
 import math_verify
 from latex2sympy2_extended.logic import And
-from sympy import Basic, Equality, Expr, I, MatrixBase, Number, Rel, Set, Symbol, log
+from latex2sympy2_extended.math_normalization import NormalizationConfig
+from sympy import (
+    Basic,
+    Equality,
+    Expr,
+    FiniteSet,
+    I,
+    Integral,
+    Limit,
+    MatrixBase,
+    Number,
+    Pow,
+    Product,
+    Rel,
+    Set,
+    Sum,
+    Symbol,
+    Union,
+    log,
+    oo,
+    preorder_traversal,
+)
 from sympy.core.expr import UnevaluatedExpr
 from sympy.core.function import AppliedUndef, Derivative
-from sympy.series.limits import Limit
 
-from workbench.verifiers.boxes import BOX, readable, with_readable_powers
+from workbench.verifiers.boxes import BOX
+from workbench.verifiers.forms import readable, split, verdict
+from workbench.verifiers.grammar import patterns
 from workbench.verifiers.pool import Judge
 
+OPERATORS = (Integral, Limit, Product, Sum)
+PATTERN = patterns("equivalence")
 SMALL = 1e-3  # numbers nearer to zero than this are compared by relative closeness
 DIGITS = 6  # that must agree of such a number
 MOST_DECIMALS = 1000  # numbers below 1e-994 count as equal
 
-# Boxes that need no second look: one number or one fraction.
-PLAIN = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?|\\[dt]?frac\{-?[0-9]+\}\{-?[0-9]+\})")
-# A number as it is written, but no exponent behind a letter or a brace, as units have it.
-NUMERAL = re.compile(r"(?<![A-Za-z}]\^)(?<![A-Za-z}]\^\{)[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?")
-# Numbers side by side, which Math-Verify adds.
-SIDE_BY_SIDE = re.compile(r"(?<![\\_^A-Za-z{.\d])[0-9][0-9.]*+(?:\s|\\[,;: ])++[0-9]")
-INEQUALITY = r"(?:\\(?:geq?|leq?|[gl]eqslant|lt|gt|neq?|not|neg|sim)(?![A-Za-z])|[<>≠≤≥])"
-# Words that make another number of the one in front of them, and those that deny or bound one.
-SCALE = (
-    r"(?:(?:hundred|thousand|million|billion|trillion|dozen|per\s?cent)\b"
-    r"|(?:[a-z]++\s++){0,2}?and\s++an?\s++(?:half|third|quarter)\b)"
-)
-DENIAL = re.compile(
-    rf"(?i)\b(?:{SCALE}|(?:not|cannot|never|neither|nor|but|except|excluding|than|most|least|wrong"
-    r"|incorrect|false)\b)"
-)
-# A whole number that goes on.
-GOES_ON = re.compile(r"(?<![.\d])[0-9]++(?:\\[,;:! ]|\s)*+\\[lcd]?dots[a-z]?\s*\Z")
-# A number with plain words behind it. Math-Verify knows some units, and takes other words for
-# products of letters. Names that stand for numbers, functions or operators are no such words.
-NAMES = (
-    "alpha|beta|gamma|delta|theta|lambda|sigma|omega|infinity|sqrt|sinh|cosh|tanh|times|over|choose"
-)
-# Units of one word, by the spelling that stands for all of them.
-SPELLINGS = {
-    "h": "hour hr",
-    "min": "minute",
-    "s": "second sec",
-    "km": "kilometer kilometre",
-    "m": "meter metre",
-    "cm": "centimeter centimetre",
-    "mm": "millimeter millimetre",
-    "kg": "kilogram",
-    "g": "gram",
-    "mg": "milligram",
-    "lb": "pound",
-    "oz": "ounce",
-    "ft": "foot feet",
-    "in": "inch inche",
-    "usd": "dollar",
-    "eur": "euro",
-}
-KNOWN_UNITS = {each: unit for unit, others in SPELLINGS.items() for each in [unit, *others.split()]}
-# Those of one letter may be variables.
-SHORT_UNITS = "km|cm|mm|kg|mg|lbs?|oz|ft|in|min|hrs?|sec|mph|cups?|USD|EUR"
-WORDED = re.compile(
-    r"(?P<number>-?(?:\\?\$)?(?:[0-9][0-9.,/]*|\\[dt]?frac\{[0-9]+\}\{[0-9]+\}))"
-    rf"\s+(?P<words>(?!(?:{NAMES})\b)(?:[A-Za-z]{{4,}}|(?:{SHORT_UNITS})\b)"
-    r"(?:\s[A-Za-z]+){0,2})"
-)
-UNIT = re.compile(
-    r"\\(?:text|mathrm|textrm|mbox|operatorname)\{([^{}]*)\}(?:\s*+\^\s*+\{?\s*+([0-9])\s*+\}?)?"
-)
-BETWEEN = re.compile(r",|\band\b|\\text\{\s*and\s*\}")  # two equations
-EQUATION = re.compile(r"\s*([A-Za-z])\s*=([^=]+)")  # for an unknown of one letter
-LETTER_AS_UNIT = re.compile(r"[0-9}]\s++([msgh])\s*+\Z")
-# Words, of which Math-Verify makes products of letters, in which the order does not count.
-WORDS_ALONE = re.compile(
-    rf"(?=.*[A-Za-z]{{3}})(?!(?:{NAMES}|sin|cos|tan|log|exp|det|gcd|lcm|mod|max|min|inf|eta|chi"
-    r"|phi|psi|rho|tau)\b)[A-Za-z]+(?:[ '-][A-Za-z]+)*"
-)
-
-# A number as running text writes it, and several of them of which one may be right.
-# Possessive repeats (`++`, `*+`) never give back what they took, so no text makes a search slow.
-NUMBER = r"-?\$?[0-9]++(?:,[0-9]{3}(?![0-9]))*+(?:\.[0-9]++)?(?:/[0-9]++)?%?"
-WORDS = r"(?:\s++[A-Za-z]++){0,2}?"
-MORE = r"(?i:or|maybe|perhaps|possibly|alternatively|and\s++also)\b"
-OR = rf"{WORDS}[\s,.$(]*+(?:\b{MORE}|\b(?i:to)\b|[|;]){WORDS}[\s,$(]*+"
-ALTERNATIVES = re.compile(rf"{NUMBER}(?:,\s++{NUMBER})*+{OR}{NUMBER}")
-LISTED = re.compile(rf"{NUMBER}(?:(?:,\s++|\s++and\s++){NUMBER})++(?=\W*\Z)")
-MEASURE = (
-    r"\s?(?:hours?|h|minutes?|min|seconds?|days?|weeks?|months?|years?|feet|foot|ft|inch(?:es)?|in"
-    r"|yards?|pounds?|lbs?|ounces?|oz|dollars?|cents?|k?m|cm|k?g)\b"
-)
-COMPOUND = re.compile(rf"{NUMBER}{MEASURE},?(?:\s++and)?\s++{NUMBER}{MEASURE}")
-# What denies or bounds a number in front of it, and what denies or scales it behind.
-BEFORE = (
-    r"(?:(?:\b(?:not|cannot|never|no)|n't)(?:\s++[a-z]++){0,3}?|\b(?:than|at\s++most|at\s++least"
-    r"|up\s++to|exceeds?|below|above|(?:differs?|different)\s++from|(?:any|every)thing\s++but"
-    rf"|all\s++but|except(?:\s++for)?|excluding|neither|nor)|{INEQUALITY}=?)[\s$*]++"
-)
-BEHIND = (
-    rf"[\s$*]++(?:{SCALE}|(?:cannot|can't|isn't|wasn't|doesn't)\b"
-    r"|(?:is|was|are|does|can|would\s++be)"
-    r"\s++(?:[a-z]++\s++)?(?:not|wrong|incorrect|false|excluded|impossible|too)\b)"
-)
-MENTION = re.compile(rf"(?i)(?P<before>{BEFORE})?(?P<number>{NUMBER})(?P<behind>{BEHIND})?")
-SENTENCE_END = re.compile(rf"(?:\n|[.!?](?=\s|\Z))(?!\s{{0,4}}{MORE})")
-LONGEST_STATEMENT = 300  # characters behind the last "answer" that are read
+NAMED = {"∞": "oo", r"\infty": "oo", r"\ln": "log", r"\pi": "pi", "π": "pi"}
 
 
 def equivalence() -> Judge:
@@ -141,57 +78,81 @@ def equivalence() -> Judge:
     _note_shortages(math_verify.parser, "latex2sympy", shortages)
     _note_shortages(math_verify.grader, "simplify", shortages)
 
-    def parsed(text: str) -> list:
-        return math_verify.parse(text, parsing_timeout=None)
+    # Its own stripping of units would take letters for them, and its search for numbers in what it
+    # cannot read would find a part of it.
+    reading = math_verify.LatexExtractionConfig(
+        normalization_config=NormalizationConfig(units=False, malformed_operators=True, nits=True)
+    )
 
     # All rollouts of a problem come with the same gold answer.
     @lru_cache(maxsize=4096)
-    def gold_of(answer: str) -> list | None:
-        # Data sets write gold answers in many ways. The first form that can be read counts.
-        for text in (BOX + answer + "}", f"${answer}$", answer):
-            gold = parsed(text)
-            if _is_read(gold):
-                return gold
-        return None
+    def parsed(core: str) -> list:
+        return math_verify.parse(BOX + core + "}", [reading], parsing_timeout=None)
+
+    @lru_cache(maxsize=4096)
+    def gold_of(answer: str) -> tuple[str, str, list] | str:
+        """A gold answer without its unit, the unit, and its readings; what is read of it, where
+        that is not the whole."""
+        text = readable(answer)
+        if PATTERN.MISSING.fullmatch(answer.strip()):
+            return "nothing"
+        core, unit = _parts(text) or ("", "")
+        gold = _ranges(parsed(core) if core else [], core)
+        passed = _passed_over(core, gold[0], parsed) if _is_read(gold) else ["anything"]
+        if passed and verdict(text, text) == "ok":
+            return text, "", []
+        if not _is_read(gold):
+            return "nothing"
+        return (core, unit, gold) if not passed else f"{gold[0]}, and not {passed[0]}"
 
     def judge(item: dict) -> dict:
         shortages.clear()
-        response = item["response"]
-        is_box = response.startswith(BOX) and response.endswith("}")
-        content = _with_words(readable(response[len(BOX) : -1])) if is_box else ""
-        gold_text = _with_words(readable(item["answer"]))
-        if gold_text.startswith("("):
-            content = _as_point(content)
-        elif content.startswith("("):
-            gold_text = _as_point(gold_text)
-        gold = gold_of(gold_text)
-        if gold is None:
-            return {"status": "unusable gold"}
-        if content == gold_text:
-            return {"status": "ok"}
-        words, of_gold = map(_words, (content, gold_text))
-        if words and of_gold:
-            return {"status": "ok" if words == of_gold else "wrong"}
-        answer = parsed(BOX + content + "}" if is_box else with_readable_powers(response))
-        if _equivalent(gold, answer):
-            if PLAIN.fullmatch(content):
-                return {"status": "ok"}
-            if is_box and _is_partly_read(content, answer, gold_text, gold, parsed):
-                return {"status": "unparsed"}
-
-            def right(number: str) -> bool:
-                # As if it stood alone in a box. A bare % begins a comment in LaTeX.
-                return _equivalent(gold, parsed(BOX + number.replace("%", r"\%") + "}"))
-
-            if not is_box and _is_denied(response, gold_text, right):
-                return {"status": "unparsed"}
-            hedged = not is_box and _is_hedged(response, right)
-            return {"status": "wrong" if hedged or _contradicts_itself(answer, gold) else "ok"}
+        response, gold_text = item["response"], item["answer"]
+        known = gold_of(gold_text)
+        if isinstance(known, str):
+            return {"status": "unusable gold", "read": known}
+        status = compared(readable(response[len(BOX) : -1]), readable(gold_text), known)
         # Two readings that agree settle the matter. That none agrees settles nothing if memory ran
         # out on the way, since the comparison that was cut short might have agreed.
-        if shortages:
+        if shortages and status != "ok":
             raise MemoryError
-        return {"status": "wrong" if _is_read(answer) else "unparsed"}
+        return {"status": status}
+
+    def compared(content: str, gold_text: str, known: tuple[str, str, list]) -> str:
+        """The status of what a box holds."""
+        gold_core, gold_unit, gold = known
+        if "".join(content.split(" ")) == "".join(
+            gold_text.split(" ")
+        ) and not PATTERN.SIDE_BY_SIDE.search(content):
+            return "ok"
+        if "." in gold_text and PATTERN.DECIMAL_COMMA.fullmatch(content):
+            content = content.replace(",", ".")
+        offers = PATTERN.EITHER.split(content)
+        is_one = not PATTERN.SEVERAL.search(gold_text)
+        if len(offers) > 1 and is_one:
+            statuses = {compared(offer.strip(), gold_text, known) for offer in offers}
+            return statuses.pop() if len(statuses) == 1 else "wrong"
+        status = verdict(gold_text, content)
+        if status or not gold:
+            return status or "unparsed"
+        core, unit = _parts(content) or ("", "")
+        if gold_core.startswith("(") or "=" not in gold_core:
+            core = _value(_as_point(core))
+        elif core.startswith("(") or "=" not in core:
+            gold_core = _value(_as_point(gold_core))
+            gold = parsed(gold_core)
+        answer = _ranges(parsed(core) if core else [], core)
+        if not _is_read(answer):
+            return "unparsed"
+        if not _equivalent(gold, answer):
+            return "wrong"
+        if unit and gold_unit and unit != gold_unit:
+            return "unparsed"
+        if PATTERN.PLAIN.fullmatch(core):
+            return "ok"
+        if _says_more(core, answer, gold_core, gold, parsed):
+            return "unparsed"
+        return "wrong" if _contradicts_itself(answer, gold) else "ok"
 
     # The worker makes its judge before it forks, so what the first
     # answers load is there for every fork.
@@ -245,10 +206,19 @@ def _same(gold: Any, answer: Any) -> bool:
         # Also right is the number of percents, of which Math-Verify knows the whole ones alone.
         if _close(100 * gold, answer):
             return True
+    # Math-Verify compares the sides of equations, whatever their functions are.
+    if isinstance(gold, Equality) and isinstance(answer, Equality):
+        if gold.atoms(AppliedUndef) != answer.atoms(AppliedUndef):
+            return False
     if not _verified(gold, answer, decimals=6, precision=15):
-        return False
+        # Floats in exponents are beyond it.
+        powers = [power for side in (gold, answer) for power in side.atoms(Pow)]
+        is_beyond = _is_number(gold) and _is_number(answer) and any(p.exp.is_Float for p in powers)
+        return is_beyond and _close(gold, answer)
     if _is_number(gold) and _is_number(answer):
-        return _close(gold, answer)
+        # What is done with infinity is not worked out in an answer, except by an operator.
+        is_finite = not answer.has(oo, -oo) or gold.has(oo, -oo) or answer.has(*OPERATORS)
+        return is_finite and _close(gold, answer)
     # Equal to six decimals. That is enough unless a small number is involved, whose first
     # six decimals may all be zeros.
     decimals = max(_decimals(gold), _decimals(answer))
@@ -263,13 +233,12 @@ def _in_percent(reading: Any) -> bool:
 
 
 def _with_imaginary_unit(*readings: Any) -> tuple:
-    """The readings, with i as the imaginary unit if one alone of them has a symbol of that name."""
+    """The readings, with i as the imaginary unit."""
     symbols = [
         reading.free_symbols if isinstance(reading, Basic | MatrixBase) else set()
         for reading in readings
     ]
-    has_unit = ["i" in {symbol.name for symbol in each} for each in symbols]
-    if all(has_unit) or not any(has_unit):
+    if not any(symbol.name == "i" for symbol in set().union(*symbols)):
         return readings
     # Math-Verify makes other symbols of the same names where it reads complex numbers.
     return tuple(
@@ -287,7 +256,10 @@ def _is_number(reading: Any) -> bool:
 def _close(a: Expr, b: Expr) -> bool:
     """Whether two numbers agree to six decimals, and small ones to six digits."""
     difference = abs((a - b).doit().evalf(20))
-    # What has no size, as infinity, has been compared already.
+    # Infinity is close to itself alone.
+    if not difference.is_finite:
+        return bool(a == b)
+    # Nothing but the errors of rounding is left.
     if not difference.is_comparable:
         return True
     smaller, larger = sorted((_size(a), _size(b)))
@@ -346,103 +318,164 @@ def _size(number: Any) -> Any:
 # What Math-Verify passes over
 
 
-def _is_partly_read(
-    content: str, answer: list, gold_text: str, gold: list, parsed: Callable[[str], list]
+def _parts(text: str) -> tuple[str, str] | None:
+    """What Math-Verify is to read of an answer, and its unit; None where it says something else.
+
+    >>> _parts("9 chickens, 10 rabbits"), _parts("2 dozen"), _parts("The answer is 42")
+    (('9,10', ''), None, None)
+    """
+    listed = [split(part.strip()) for part in PATTERN.BETWEEN.split(text)]
+    if len(listed) > 1 and all(
+        part and part[1] and PATTERN.PLAIN.fullmatch(part[0]) for part in listed
+    ):
+        return ",".join(part[0] for part in listed if part), ""
+    found = split(text)
+    if found is None:
+        return None
+    bare = re.sub(
+        r"_\{[^{}]*\{?[^{}]*\}?\}|\\(?:begin|end)\{[a-zA-Z]*\}|\\text\{\s*(?:and|or)\s*\}",
+        "",
+        found[0],
+    )
+    # Texts may be names of what an equation is about.
+    bare = PATTERN.NAME_IN_TEXT.sub("", bare)
+    is_odd = len(re.findall(r"[()\[\]]", bare)) % 2 or bare.count("{") != bare.count("}")
+    return None if is_odd or PATTERN.UNREADABLE.search(bare) else found
+
+
+def _says_more(
+    core: str, answer: list, gold_core: str, gold: list, parsed: Callable[[str], list]
 ) -> bool:
-    """Whether the content of a box says more than its reading."""
+    """Whether the content of a box says more than its reading, or another thing."""
     is_range = any(isinstance(reading, Set | Rel | And) for reading in gold)
-    if re.search(INEQUALITY, content) and not is_range and not re.search(INEQUALITY, gold_text):
+    if (
+        PATTERN.INEQUALITY.search(core)
+        and not is_range
+        and not PATTERN.INEQUALITY.search(gold_core)
+    ):
         return True
-    words, of_gold = ({*map(str.lower, DENIAL.findall(text))} for text in (content, gold_text))
-    if GOES_ON.search(content) or words - of_gold or _passes_over(content, answer[0], gold, parsed):
+    groups = [_group(text) for text in (core, gold_core)]
+    if all(groups) and groups[0] != groups[1]:
         return True
-    units = {unit for unit in map(_unit, (content, gold_text)) if unit}
-    if len(units) > 1 or SIDE_BY_SIDE.search(content):
+    if PATTERN.SIDE_BY_SIDE.search(core) or _passes_over(core, answer[0], gold, parsed):
         return True
-    unread = _unread(content, answer[0], parsed)
-    # A gold answer may have such a part too, as 1101_2 has its base.
-    return bool(unread) and not unread <= _unread(gold_text, gold[0], parsed)
+    passed = _passed_over(core, answer[0], parsed)
+    return bool(passed)
+
+
+def _group(core: str) -> str:
+    """The brackets around several elements; those of a set for a list without any."""
+    core = re.sub(r"\\(?:left|right)(?![A-Za-z])|\s|(?<=[0-9]),(?=[0-9]{3}(?![0-9]))", "", core)
+    core = re.sub(r"\\([{}])", lambda found: "<" if found[1] == "{" else ">", core)
+    depths = list(accumulate((c in "<([{") - (c in ">)]}") for c in core))
+    commas = [depth for c, depth in zip(core, depths) if c == ","]
+    if 0 in commas:
+        return "<>"
+    return core[0] + core[-1] if 1 in commas and min(depths[:-1]) > 0 else ""
+
+
+def _passed_over(core: str, reading: Any, parsed: Callable[[str], list]) -> list[str]:
+    """The parts of a formula that change nothing about its reading.
+
+    A part is read if the reading holds it. Of any other part, the formula is read again without it,
+    and with another in its place. Where that is the same reading, it was passed over.
+    """
+    if _is_number(reading):
+        # Of the other sides of an equation, `_passes_over` has asked already.
+        core = core.rpartition("=")[2]
+    known = _atoms(reading)
+    letters = re.sub(r"\\[A-Za-z]+", "", core).lower()
+    symbols = getattr(reading, "free_symbols", set())
+    # A letter that nobody has written was made of a command that it does not know.
+    passed = [each.name for each in symbols if len(each.name) == 1 and each.name not in letters]
+    for part in PATTERN.PART.finditer(core):
+        text = part[0]
+        if PATTERN.SAYS_NOTHING.fullmatch(text):
+            continue
+        name = NAMED.get(text, text.lstrip("\\").lower().replace(",", ""))
+        if known[name] > 0:
+            known[name] -= "=" not in core
+            continue
+        others = {"", "9" + text if text[0].isdigit() else "q" if text.isalpha() else ""}
+        for other in others:
+            if parsed(core[: part.start()] + other + core[part.end() :])[:1] == [reading]:
+                passed.append(text)
+                break
+    return passed
+
+
+def _atoms(reading: Any) -> Counter:
+    """The numbers and names in a reading, and how often each occurs."""
+    parts = reading.flat() if isinstance(reading, MatrixBase) else [reading]
+    found: Counter = Counter()
+    for part in chain.from_iterable(map(preorder_traversal, parts)):
+        if isinstance(part, Number):
+            found.update(map(str, abs(part).as_numer_denom()))
+        elif not part.args or isinstance(part, AppliedUndef):
+            # A name of several letters is a command, or a letter with an index.
+            name = str(part.func if part.args else part).lower()
+            found.update([name, *re.findall("[a-z]+|[0-9]+", name), *name])
+        else:
+            found[type(part).__name__.lower()] += 1
+    return found
 
 
 def _passes_over(content: str, reading: Any, gold: list, parsed: Callable[[str], list]) -> bool:
-    r"""Whether the last side of an equation is read alone, and another is no name and not right.
+    r"""Whether a side of an equation is neither a name nor right.
 
-    Of `\det(1)=42` and `5 \bmod 3=42` the left side is not read. `\dim V=42` is a name.
+    Of `\det(1)=42` and `5 \bmod 3=42` the left side is not read, and `3x=42` says another thing.
+    `\dim V=42` is a name.
     """
-    *others, _ = content.split("=") if _is_number(reading) else [content]
-    for side in others:
-        rest = re.sub(r"\\[A-Za-z]+", "", side)
-        is_name = re.search("[A-Za-z]", rest) and not re.search("[0-9]", rest)
-        if not is_name and not _equivalent(gold, parsed(BOX + side + "}")):
+    sides = re.split(r"=(?![^{}]*\})", content)
+    if len(sides) == 1 or any(isinstance(each, Equality) for each in gold):
+        return False
+    for side in sides:
+        if (
+            PATTERN.OPERATOR.match(side)
+            or PATTERN.NAME.fullmatch(side)
+            or not PATTERN.NO_NAME.search(side)
+        ):
+            continue
+        value = parsed(side)
+        # Numbers of an equation that is read are compared later.
+        is_compared = value and _is_number(value[0]) and not _is_number(reading)
+        if not is_compared and not _equivalent(gold, value):
             return True
     return False
 
 
-def _with_words(content: str) -> str:
-    r"""The content of a box with plain words behind a number as a text.
-
-    >>> _with_words("18 dollars")
-    '18\\text{ dollars}'
-    """
-    worded = WORDED.fullmatch(content)
-    return rf"{worded['number']}\text{{ {worded['words']}}}" if worded else content
-
-
 def _as_point(content: str) -> str:
-    """The values of several unknowns in the order of their letters; anything else as it is.
+    """The values of several unknowns in the order of their letters, or those of one; anything else
+    as it is.
 
-    >>> _as_point("y=2, x=1"), _as_point("x=1, x=2")
-    ('(1, 2)', 'x=1, x=2')
+    >>> _as_point("y=2, x=1"), _as_point("x=1, x=2"), _as_point("x=1, y")
+    ('(1, 2)', '1, 2', 'x=1, y')
     """
-    values = {}
-    parts = BETWEEN.split(content)
-    for equation in map(EQUATION.fullmatch, parts):
-        if equation:
-            values[equation[1]] = equation[2].strip()
-    # Every part has to be an equation, for an unknown of its own.
-    if len(values) < max(2, len(parts)):
+    parts = PATTERN.JOINED.split(content)
+    equations = [equation for equation in map(PATTERN.EQUATION.fullmatch, parts) if equation]
+    names = [equation[1] for equation in equations]
+    # Every part has to be an equation.
+    if len(parts) == 1 or len(equations) < len(parts) or 1 < len(set(names)) < len(names):
         return content
-    return f"({', '.join(values[name] for name in sorted(values))})"
+    values = [equation[2].strip() for equation in equations]
+    if len(set(names)) == 1:
+        return ", ".join(values)
+    return f"({', '.join(value for _, value in sorted(zip(names, values)))})"
 
 
-def _unit(text: str) -> str:
-    """The unit of a number in its shortest known spelling, with its power; empty without one."""
-    if not re.search("[0-9]", text):
-        return ""
-    unit = "".join(map("".join, UNIT.findall(text)))
-    letter = LETTER_AS_UNIT.search(text)
-    if not unit and letter:
-        unit = letter[1]
-    unit = re.sub(r"[\s.]", "", unit).lower()
-    # A plural ends in front of the power.
-    name, power = re.fullmatch(r"(.*?)([0-9]?)", unit).groups()
-    name = name if name in KNOWN_UNITS else name.rstrip("s")
-    return KNOWN_UNITS.get(name, name) + power
+def _value(core: str) -> str:
+    """What an equation says of a name; anything else as it is."""
+    name, _, value = core.partition("=")
+    return value if value and "=" not in value and PATTERN.NAME.fullmatch(name) else core
 
 
-def _words(text: str) -> str:
-    r"""What consists of words alone, in lower case; nothing for anything else.
-
-    >>> _words(r"\text{Seat}"), _words("ab"), _words("seat 2")
-    ('seat', '', '')
-    """
-    text = UNIT.sub(r"\1", text).strip("$ ")
-    return " ".join(text.lower().split()) if WORDS_ALONE.fullmatch(text) else ""
-
-
-def _unread(content: str, reading: Any, parsed: Callable[[str], list]) -> set[str]:
-    """The numbers in a box that change nothing about its reading."""
-    unread = set()
-    atoms = reading.atoms(Number) if isinstance(reading, Basic | MatrixBase) else ()
-    known = {str(part) for number in atoms for part in abs(number).as_numer_denom()}
-    for numeral in NUMERAL.finditer(content):
-        if numeral.group() in known:
-            continue
-        # Another number in its place would be read otherwise.
-        changed = content[: numeral.start()] + "9" + content[numeral.start() :]
-        if parsed(BOX + changed + "}")[:1] == [reading]:
-            unread.add(numeral.group())
-    return unread
+def _ranges(answer: list, core: str) -> list:
+    """A reading with the union of inequalities that are joined by "or"."""
+    if answer and isinstance(answer[0], FiniteSet) and PATTERN.EITHER.search(core):
+        parts = answer[0].args
+        if all(isinstance(part, Rel) and len(part.free_symbols) == 1 for part in parts):
+            return [Union(*(part.as_set() for part in parts))]
+    return answer
 
 
 # Contradictions
@@ -511,55 +544,3 @@ def _last_decimal(number: Any) -> float:
     decimals = repr(float(number)).partition(".")[2]
     # Scientific notation, as in 1e-07, leaves no digits to go by and earns no tolerance.
     return 10.0 ** -len(decimals) if decimals.isdigit() else 0.0
-
-
-# Several answers at once
-
-
-def _is_denied(response: str, gold_text: str, right: Callable[[str], bool]) -> bool:
-    """Whether running text mentions a right number last to deny, to bound or to scale it."""
-    sentences = SENTENCE_END.split(response)
-    numbered = [i for i, text in enumerate(sentences) if re.search("[0-9]", text)]
-    if not numbered:
-        return False
-    of_answer = [i for i, text in enumerate(sentences) if "answer" in text.lower()]
-    # The sentence of the last "answer", or the next one with a number; else the last with one.
-    place = next((i for i in numbered if of_answer and i >= of_answer[-1]), numbered[-1])
-    # What comes later may say that the answer is wrong, and may speak of other numbers.
-    later = "\n".join(sentences[place + 1 :])
-    for text, groups in ((sentences[place], ("before", "behind")), (later, ("behind",))):
-        for mention in reversed(list(MENTION.finditer(text[-LONGEST_STATEMENT:]))):
-            if right(mention["number"]):
-                said = [mention[group].strip().lower() for group in groups if mention[group]]
-                if any(words not in gold_text.lower() for words in said):
-                    return True
-                break
-    return False
-
-
-def _is_hedged(response: str, right: Callable[[str], bool]) -> bool:
-    """Whether running text offers several numbers of which one is right and another is not."""
-    statement = _statement(response)
-    offers = [pattern.search(statement) for pattern in (ALTERNATIVES, COMPOUND)]
-    offers.append(LISTED.search(_answer(response)) or LISTED.match(statement.strip()))
-    for offer in offers:
-        verdicts = [right(number) for number in re.findall(NUMBER, offer.group() if offer else "")]
-        if any(verdicts) and not all(verdicts):
-            return True
-    return False
-
-
-def _statement(response: str) -> str:
-    """The sentence that gives the answer: behind the last "answer", else the last with a digit."""
-    if "answer" in response.lower():
-        return _answer(response)
-    numbered = (text for text in SENTENCE_END.split(response)[::-1] if re.search("[0-9]", text))
-    return next(numbered, "")
-
-
-def _answer(response: str) -> str:
-    """The rest of the sentence behind the last "answer"."""
-    behind = response.lower().rfind("answer")
-    if behind < 0:
-        return ""
-    return SENTENCE_END.split(response[behind:][:LONGEST_STATEMENT], maxsplit=1)[0]

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from workbench.utils.bounds import Count, CountOrZero, Flag, Positive, check_arguments
 from workbench.verifiers.base import ForkSafeLock, Scores, Verifier
-from workbench.verifiers.boxes import after_thinking, last_box, tagged, tagged_box
+from workbench.verifiers.boxes import after_thinking, last_box, stated, tagged
 from workbench.verifiers.pool import Pool
 
 INTEGER = re.compile("-?[0-9]{1,12}")
@@ -96,8 +96,9 @@ class Math(Verifier):
         box = last_box(text)
         if box is not None or self.boxed:
             return box
-        # A sentence in answer tags is read as running text, without what stands before it.
-        return tagged_box(text) or tagged(text) or text
+        # What stands in answer tags is read without what stands before it.
+        inside = tagged(text)
+        return stated(text if inside is None else inside, whole=inside is not None)
 
     def _ask(self, pairs: list[Pair]) -> dict[Pair, str]:
         """Verdicts by the cache or the workers; ValueError for an unusable gold answer."""
@@ -112,6 +113,7 @@ class Math(Verifier):
         unknown = [pair for pair in pairs if pair not in known]
         replies = self.pool.run([{"response": text, "answer": gold} for text, gold in unknown])
         found = {pair: reply["status"] for pair, reply in zip(unknown, replies)}
+        read = {gold: reply.get("read") for (_, gold), reply in zip(unknown, replies)}
         with self._keeping:
             # Before the error below, so that the other verdicts of this batch are not lost. An
             # uncertain timeout is left out, since another try may give a verdict.
@@ -123,7 +125,8 @@ class Math(Verifier):
         for (_, gold), status in found.items():
             if status == UNUSABLE:
                 raise ValueError(
-                    f"answers holds {gold!r}, which Math-Verify cannot read: mathematics is needed"
+                    f"answers holds {gold!r}, of which Math-Verify reads {read[gold]}: mathematics "
+                    "that is read whole is needed, such as a plainer form of it"
                 )
         return known | found
 

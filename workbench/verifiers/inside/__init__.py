@@ -13,6 +13,7 @@ import json
 import os
 import resource
 import sys
+from collections import Counter
 
 READY = b"R"
 
@@ -76,7 +77,7 @@ def encode(value, refer):
     if isinstance(value, dict):
         # Pairs instead of a JSON object, whose keys could only be texts.
         items = ([encode(key, refer), encode(item, refer)] for key, item in value.items())
-        return ["dict", *items]
+        return ["counter" if isinstance(value, Counter) else "dict", *items]
     if isinstance(value, (bytes, bytearray)):
         return ["bytes", value.hex()]
     if isinstance(value, complex):
@@ -91,8 +92,9 @@ def decode(data, resolve):
     kind, *rest = data
     if kind in SHAPES:
         return SHAPES[kind](decode(item, resolve) for item in rest)
-    if kind == "dict":
-        return {decode(key, resolve): decode(item, resolve) for key, item in rest}
+    if kind in ("dict", "counter"):
+        pairs = {decode(key, resolve): decode(item, resolve) for key, item in rest}
+        return pairs if kind == "dict" else Counter(pairs)
     if kind == "bytes":
         return bytes.fromhex(rest[0])
     if kind == "complex":

@@ -8,7 +8,7 @@ import os
 
 from . import CANDIDATE_GONE, begin, decode, encode, ready, send, silence
 
-REPLIES = ({"value"}, {"raise", "text"})  # the keys of what a candidate replies
+REPLIES = ({"value"}, {"value", "given"}, {"raise", "text"})  # the keys of what a candidate replies
 
 
 def checker():
@@ -106,7 +106,19 @@ class Link:
         reply = self.exchange(request)
         if "raise" in reply:
             raise exception_of(reply["raise"])(reply["text"])
-        return decode(reply["value"], lambda kind, key: Remote(self, [kind, key]))
+
+        def resolve(kind, key):
+            return Remote(self, [kind, key])
+
+        # What a call has done to the lists that it was given is done to those of the tests.
+        for mine, theirs in zip(arguments, reply.get("given", ())):
+            if isinstance(mine, list):
+                mine[:] = decode(theirs, resolve)
+            elif isinstance(mine, (dict, set)):
+                theirs = decode(theirs, resolve)
+                mine.clear()
+                mine.update(theirs)
+        return decode(reply["value"], resolve)
 
     def exchange(self, request):
         """Send a request and read its reply. `gone` stays set: behind a reply that was cut off, its
@@ -154,11 +166,14 @@ class Remote:
 
 
 def reference(value):
-    """Where a `Remote` lies in the candidate's process; TypeError for any other value that is no
-    plain data.
+    """Where a `Remote` lies in the candidate's process, or which of Python's own functions a value
+    is; TypeError for any other value that is no plain data.
     """
     if isinstance(value, Remote):
         return value.__dict__["_place"]
+    name = getattr(value, "__name__", "")
+    if callable(value) and vars(builtins).get(name) is value:
+        return ["builtin", name]
     raise TypeError(f"a {type(value).__name__} cannot be handed to the answer")
 
 

@@ -68,6 +68,8 @@ def answer(request, namespace, objects):
     """The reply to one request: the value of an operation, or the name of its exception."""
 
     def resolve(kind, key):
+        if kind == "builtin":
+            return vars(builtins)[key]
         return objects[key] if kind == "object" else find(key, namespace)
 
     def refer(value):
@@ -78,7 +80,10 @@ def answer(request, namespace, objects):
     try:
         target, arguments, keywords = (decode(part, resolve) for part in request["operands"])
         operation = OPERATIONS[request["do"]]
-        return {"value": encode(operation(target, *arguments, **keywords), refer)}
+        value = encode(operation(target, *arguments, **keywords), refer)
+        if not any(isinstance(each, (list, dict, set)) for each in arguments):
+            return {"value": value}
+        return {"value": value, "given": [encode(each, refer) for each in arguments]}
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
     except BaseException as error:
