@@ -110,6 +110,29 @@ def test_stopped_anywhere_a_run_goes_on_bit_for_bit(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "place, named", [("forward", "micro_tokens from 8192 to 4096"), ("sampling", "rows from 1024")]
+)
+def test_where_memory_runs_out_one_sentence_says_what_to_lower(
+    place, named, whole, tmp_path, monkeypatch
+):
+    run = a_run(tmp_path / "run")
+
+    def full(text):
+        return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has")
+
+    with monkeypatch.context() as patch:
+        stop_at(patch, place, 3, False, error=full)
+        with pytest.raises(torch.OutOfMemoryError, match=named) as stopped:
+            for _ in run.rounds(5, progress=False):
+                held = held_by(run)
+    assert "Tried to allocate 2.00 GiB" in str(stopped.value) and "\n" not in str(stopped.value)
+    assert not [each() for each in held if each() is not None]
+    list(run.rounds(5, progress=False))
+    assert torch.equal(weights(run), whole[0])
+
+
+@pytest.mark.slow
 def test_layers_that_are_computed_again_are_let_go_too(tmp_path, monkeypatch):
     lab = wb.labs.transformers(
         str(shipped("models/tiny")),

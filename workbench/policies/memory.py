@@ -8,6 +8,7 @@ CUDA context, workspaces and fragmentation; `SHARE` leaves room for them.
 import json
 import tomllib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -309,3 +310,60 @@ def estimate(
         "attention": copies,
         "drawing": DRAWN * 4 * drawn * sizes.vocabulary,
     }
+
+
+# What the errors say that tell of memory.
+SIGNS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+def out_of_memory(
+    error: BaseException, phase: str, policy: Any, micro_tokens: int, max_new_tokens: int
+) -> str | None:
+    """What to lower after an error for want of memory, in one sentence; None for other errors.
+
+    Parameters
+    ----------
+    error : exception
+    phase : str
+        What was at work: "update", or anything else for sampling.
+    policy : Policy, optional
+        None before it is loaded.
+    micro_tokens, max_new_tokens : int
+        Of the lab.
+    """
+    if not isinstance(error, MemoryError) and not any(sign in str(error) for sign in SIGNS):
+        return None
+    failed = (
+        f"no memory to {phase if policy else 'load the model'} ({str(error).split(chr(10))[0]})"
+    )
+    if policy is None:
+        return f"{failed}; `python -m workbench doctor --lab ... --model ...` says what fits"
+    share = getattr(getattr(policy, "engine", None), "share", None)
+    lower = []
+    if phase == "update":
+        lower.append(f"micro_tokens{_halved(policy, micro_tokens=micro_tokens)}")
+    elif share is None and hasattr(policy, "rows"):
+        lower.append(f"rows{_halved(policy, rows=policy.rows, max_length=max_new_tokens)}")
+    if share is not None:
+        lower.append(f"vLLM's gpu_memory_utilization from {share:g} to {0.75 * share:.2g}")
+    return f"{failed}; lower {' or '.join(lower) or 'the rollouts of a round'}"
+
+
+def _halved(policy: Any, max_length: int = 1, **size: int) -> str:
+    """A size and half of it, with what that saves where the sizes of the model are known."""
+    [(name, whole)] = size.items()
+    text = f" from {whole} to {max(whole // 2, 1)}"
+    if policy.decoder.config.model_type not in FAMILIES:
+        return text
+    bytes_of = partial(
+        estimate,
+        from_config(policy.decoder.config.to_dict()),
+        lora_rank=0,
+        dtype=str(policy.head.weight.dtype).removeprefix("torch."),
+        gradient_checkpointing=policy.model.is_gradient_checkpointing,
+        autocast=policy.autocast,
+        max_length=max_length,
+        rollouts=size.get("rows", 0),
+    )
+    taken = [sum(bytes_of(**{name: max(n, 1)}).values()) for n in (whole, whole // 2)]
+    return f"{text}, about {(taken[0] - taken[1]) / GB:.1f} GB"

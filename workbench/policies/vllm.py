@@ -74,6 +74,7 @@ class Engine:
         self.llm = llm
         self.sleeps = sleeps
         self.merges = merges
+        self.share: float | None = None  # of the GPU's memory
         # It runs once: when it is called, or when nothing refers to the engine any more.
         self._end = weakref.finalize(self, _shut_down, llm) if stops else None
         if self._end is not None:
@@ -191,7 +192,9 @@ class Engine:
                 logprobs_mode="processed_logprobs",
                 **further,
             )
-        return cls(llm, sleeps=sleeps, merges=merges, stops=True)
+        engine = cls(llm, sleeps=sleeps, merges=merges, stops=True)
+        engine.share = gpu_memory_utilization
+        return engine
 
     def stop(self) -> None:
         """Give all of the memory back. The policies that use the engine cannot sample any more.
