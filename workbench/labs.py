@@ -30,6 +30,7 @@ from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments
 from workbench.utils.descriptions import compose, describe
 from workbench.utils.failures import import_apart
 from workbench.utils.html import card
+from workbench.utils.machine import no_bfloat16
 from workbench.utils.names import LABS as LABS
 from workbench.utils.names import SIZES
 from workbench.utils.shipped import shipped
@@ -447,6 +448,8 @@ def transformers(
     # Options, packages and the GPU are checked now; the model is loaded by the first round.
     config = TransformersConfig(model, **options)
     device = config.device
+    if device != "cpu" and (reason := no_bfloat16()):
+        raise ValueError(f"labs.transformers: {reason}; device='cpu' does without")
     if config.lora:
         checks.check_packages("peft")
     # The options of the sampler, None for the trainer's own generation.
@@ -518,7 +521,10 @@ def unsloth(
     Unsloth does it. Log-probabilities are the trainer's, see `workbench.policies.unsloth`.
     """
     config = UnslothConfig(model, **options)
-    device = checks.check_gpu(config.device, "labs.unsloth")
+    # A device that is named may be no better than the one that would be found.
+    device = config.device or "cuda"
+    if device != "cpu":
+        checks.check_gpu(None, "labs.unsloth")
     # Every package is named in one error, before any of them is loaded.
     packages = ["unsloth", "unsloth_zoo", "peft"]
     if config.fast_inference:

@@ -133,7 +133,9 @@ def obstacles(settings: Mapping[str, Any]) -> list[str]:
     Versions out of bounds are no obstacle: the table of packages shows them.
     """
     is_unsloth, by_vllm = settings["lab"] == "unsloth", settings["by_vllm"]
-    lines = []
+    lines = (
+        [] if is_unsloth or by_vllm else [reason for reason in [machine.no_bfloat16()] if reason]
+    )
     if is_unsloth or by_vllm:
         lines += [reason for reason in (machine.no_gpu(), _old_driver()) if reason]
         if machine.compiler() is None:
