@@ -356,21 +356,29 @@ def test_what_to_lower_by_how_much_when_memory_runs_out():
 
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore.")
     policy = tiny_policy(rows=64)
-    of_update = out_of_memory(error, "update", policy, 16_384, 24)
+    lab = SimpleNamespace(micro_tokens=16_384, sampling=SimpleNamespace(max_new_tokens=24))
+
+    def told(phase, error=error):
+        return out_of_memory(error, lab, SimpleNamespace(policy=policy, phase=phase))
+
     sizes = {"lora_rank": 0, "dtype": "float32", "autocast": False, "max_length": 1}
-    sizes["gradient_checkpointing"] = False
+    sizes |= {"gradient_checkpointing": False, "rollouts": 0}
     small, large = (
         sum(
             estimate(from_config(policy.decoder.config.to_dict()), micro_tokens=n, **sizes).values()
         )
         for n in (8192, 16_384)
     )
-    assert f"micro_tokens from 16384 to 8192, about {(large - small) / 1e9:.1f} GB" in of_update
-    assert "Tried to allocate 2.00 GiB" in of_update and "\n" not in of_update
-    assert "rows from 64 to 32, about 0.0 GB" in out_of_memory(error, "generate", policy, 1024, 24)
+    assert f"micro_tokens from 16384 to 8192, about {(large - small) / 1e9:.1f} GB" in told(
+        "update"
+    )
+    assert "Tried to allocate 2.00 GiB" in told("update") and "\n" not in told("update")
+    assert "rows from 64 to 32, about 0.0 GB" in told("generate")
     policy.engine = SimpleNamespace(share=0.4)
     for phase in ("generate", "update"):
-        told = out_of_memory(error, phase, policy, 1024, 24)
-        assert "gpu_memory_utilization from 0.4 to 0.3" in told
-    assert "doctor" in out_of_memory(MemoryError(), "load", None, 1024, 24)
-    assert out_of_memory(RuntimeError("shape '[2]' is invalid"), "update", policy, 1, 1) is None
+        assert "gpu_memory_utilization from 0.4 to 0.3" in told(phase)
+    assert "doctor" in out_of_memory(MemoryError(), lab, None)
+    assert told("update", RuntimeError("shape '[2]' is invalid")) is None
+    policy = SimpleNamespace()
+    assert "micro_tokens from 16384 to 8192" in told("update")
+    assert "lower the rollouts of a round" in told("verify")

@@ -401,7 +401,7 @@ class Run:
                 # After an error, or an interrupt from the keyboard, the next `rounds` starts from
                 # the checkpoint on disk. What was in memory goes now, also behind the traceback
                 # that a notebook keeps, so that there is room for it.
-                advice = self._advice(error, work)
+                advice = out_of_memory(error, self.lab, work and work.training)
                 self._work = work = None
                 release(error)
                 if advice is None:
@@ -412,15 +412,6 @@ class Run:
                     self.trackers.finish()
 
     # What is in memory, and the checkpoint on disk
-
-    def _advice(self, error: BaseException, work: _Open | None) -> str | None:
-        """What to lower where memory has run out; None after another error."""
-        phase, policy = "load", None
-        if work is not None:
-            phase, policy = work.training.phase, work.training.policy
-        return out_of_memory(
-            error, phase, policy, self.lab.micro_tokens, self.lab.sampling.max_new_tokens
-        )
 
     def _open(self) -> _Open:
         """What this process holds in memory of the run.

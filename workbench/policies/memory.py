@@ -8,7 +8,6 @@ CUDA context, workspaces and fragmentation; `SHARE` leaves room for them.
 import json
 import tomllib
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -316,54 +315,57 @@ def estimate(
 SIGNS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
-def out_of_memory(
-    error: BaseException, phase: str, policy: Any, micro_tokens: int, max_new_tokens: int
-) -> str | None:
+def out_of_memory(error: BaseException, lab: Any, training: Any) -> str | None:
     """What to lower after an error for want of memory, in one sentence; None for other errors.
 
     Parameters
     ----------
     error : exception
-    phase : str
-        What was at work: "update", or anything else for sampling.
-    policy : Policy, optional
-        None before it is loaded.
-    micro_tokens, max_new_tokens : int
-        Of the lab.
+    lab : Lab
+    training : Training, optional
+        None before the model is loaded.
     """
     if not isinstance(error, MemoryError) and not any(sign in str(error) for sign in SIGNS):
         return None
-    failed = (
-        f"no memory to {phase if policy else 'load the model'} ({str(error).split(chr(10))[0]})"
-    )
-    if policy is None:
-        return f"{failed}; `python -m workbench doctor --lab ... --model ...` says what fits"
+    cause = str(error).partition("\n")[0]
+    if training is None:
+        return (
+            f"no memory to load the model ({cause}); `python -m workbench doctor --lab ... --model "
+            "...` says what fits"
+        )
+    policy = training.policy
     share = getattr(getattr(policy, "engine", None), "share", None)
     lower = []
-    if phase == "update":
-        lower.append(f"micro_tokens{_halved(policy, micro_tokens=micro_tokens)}")
+    if training.phase == "update":
+        lower.append("micro_tokens" + _halved(policy, lab.micro_tokens, 1, 0))
     elif share is None and hasattr(policy, "rows"):
-        lower.append(f"rows{_halved(policy, rows=policy.rows, max_length=max_new_tokens)}")
+        tokens = lab.sampling.max_new_tokens
+        lower.append("rows" + _halved(policy, 1, tokens, policy.rows))
     if share is not None:
         lower.append(f"vLLM's gpu_memory_utilization from {share:g} to {0.75 * share:.2g}")
-    return f"{failed}; lower {' or '.join(lower) or 'the rollouts of a round'}"
+    lower = lower or ["the rollouts of a round"]
+    return f"no memory to {training.phase} ({cause}); lower {' or '.join(lower)}"
 
 
-def _halved(policy: Any, max_length: int = 1, **size: int) -> str:
+def _halved(policy: Any, micro_tokens: int, max_length: int, rows: int) -> str:
     """A size and half of it, with what that saves where the sizes of the model are known."""
-    [(name, whole)] = size.items()
+    whole = rows or micro_tokens
     text = f" from {whole} to {max(whole // 2, 1)}"
-    if policy.decoder.config.model_type not in FAMILIES:
+    config = getattr(getattr(policy, "decoder", None), "config", None)
+    if getattr(config, "model_type", None) not in FAMILIES:
         return text
-    bytes_of = partial(
-        estimate,
-        from_config(policy.decoder.config.to_dict()),
-        lora_rank=0,
-        dtype=str(policy.head.weight.dtype).removeprefix("torch."),
-        gradient_checkpointing=policy.model.is_gradient_checkpointing,
-        autocast=policy.autocast,
-        max_length=max_length,
-        rollouts=size.get("rows", 0),
-    )
-    taken = [sum(bytes_of(**{name: max(n, 1)}).values()) for n in (whole, whole // 2)]
-    return f"{text}, about {(taken[0] - taken[1]) / GB:.1f} GB"
+    taken = [
+        estimate(
+            from_config(config.to_dict()),
+            lora_rank=0,
+            dtype=str(policy.head.weight.dtype).removeprefix("torch."),
+            gradient_checkpointing=policy.model.is_gradient_checkpointing,
+            autocast=policy.autocast,
+            micro_tokens=max(micro_tokens // parts, 1),
+            max_length=max_length,
+            rollouts=rows // parts,
+        )
+        for parts in (1, 2)
+    ]
+    saved = sum(taken[0].values()) - sum(taken[1].values())
+    return f"{text}, about {saved / GB:.1f} GB"
