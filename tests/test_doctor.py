@@ -226,6 +226,9 @@ def test_a_card_without_bfloat16_is_refused(two_gpus, no_gpu, monkeypatch):
             with pytest.raises(ValueError, match=r"compute capability 7\.5"):
                 make("nobody/none", problems, device=device)
     wb.labs.transformers("nobody/none", problems, device="cpu")
+    install(monkeypatch, **{**EVERYTHING, "torch": "2.13.0+cpu"})
+    wb.labs.transformers("nobody/none", problems)  # this torch does not use the cards
+    install(monkeypatch, **EVERYTHING)
     (no_gpu / "nvidia-smi").write_text(NVIDIA_SMI.replace("8.9", "[N/A]"))
     assert machine.no_gpu() is None
 

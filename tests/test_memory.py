@@ -377,6 +377,8 @@ def test_what_to_lower_by_how_much_when_memory_runs_out():
     policy.engine = SimpleNamespace(share=0.4)
     for phase in ("generate", "update"):
         assert "gpu_memory_utilization from 0.4 to 0.3" in told(phase)
+    policy.engine = SimpleNamespace()  # one that ends with its process, as Unsloth's
+    assert "lower the rollouts of a round" in told("generate")
     assert "doctor" in out_of_memory(MemoryError(), lab, None)
     assert told("update", RuntimeError("shape '[2]' is invalid")) is None
     policy = SimpleNamespace()

@@ -334,11 +334,12 @@ def out_of_memory(error: BaseException, lab: Any, training: Any) -> str | None:
             "...` says what fits"
         )
     policy = training.policy
-    share = getattr(getattr(policy, "engine", None), "share", None)
+    engine = getattr(policy, "engine", None)
+    share = getattr(engine, "share", None)
     lower = []
     if training.phase == "update":
         lower.append("micro_tokens" + _halved(policy, lab.micro_tokens, 1, 0))
-    elif share is None and hasattr(policy, "rows"):
+    elif engine is None and hasattr(policy, "rows"):
         tokens = lab.sampling.max_new_tokens
         lower.append("rows" + _halved(policy, 1, tokens, policy.rows))
     if share is not None:

@@ -108,8 +108,8 @@ def is_before(version: str, major: int) -> bool:
 
 
 def no_bfloat16() -> str | None:
-    """Why no GPU that is here can compute in bfloat16; None where one can, or there is none."""
-    seen = gpus()
+    """Why no GPU that torch uses here has bfloat16; None where one has it, or none is used."""
+    seen = [] if (installed_version("torch") or "").endswith("+cpu") else gpus()
     if not seen or not all(is_before(gpu["capability"], BFLOAT16) for gpu in seen):
         return None
     return (
