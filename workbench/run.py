@@ -8,6 +8,7 @@ objective is minimised in mini-batches, the slots learn from it, and the round i
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import shutil
@@ -464,6 +465,10 @@ class Run:
 def _begin(run: Run) -> _Open:
     """Open the record, and make model, optimizer and method as they are before round 1."""
     method = run.configured_method.clone()
+    # Models with adapters refer to themselves in circles. On a GPU one that is in use no more has
+    # to go before the next one is loaded beside it; elsewhere Python need not look at once.
+    if torch.cuda.is_initialized():
+        gc.collect()
     policy = run.lab.policy()
     # All of them now: a prompt that the model cannot read would end the run when it is drawn.
     for pool in (run.lab.problems, run.lab.held_out):
