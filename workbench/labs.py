@@ -42,7 +42,6 @@ from workbench.verifiers.base import check_verifier
 # are far below 1, so that larger rates than this are mistakes.
 LARGEST_LEARNING_RATE = 1000.0
 LearningRate = Annotated[float, partial(number, above=0, high=LARGEST_LEARNING_RATE)]
-VLLM_TEMPERATURES = (0.01, 2.0)  # below vLLM takes 0.01, and above it raises an error
 # What only this package's own sampling loop can give: an engine keeps hidden states to itself.
 OF_OWN_LOOP = frozenset({"growing_states"})
 # What only the weights of a model can give, which a server keeps to itself.
@@ -680,11 +679,10 @@ def _check_server(server: Any, config: TransformersConfig) -> None:
 
 def _check_temperature(sampling: Sampling) -> None:
     """ValueError for what vLLM refuses, or takes for another temperature than the trainer does."""
-    low, high = VLLM_TEMPERATURES
-    if sampling.temperature and not low <= sampling.temperature <= high:
+    if 0 < sampling.temperature < 0.01 or sampling.temperature > 2:
         raise ValueError(
-            f"sampling.temperature={sampling.temperature:g}: vLLM samples at 0, or from {low:g} to "
-            f"{high:g}; take one of these, or the sampler of transformers"
+            f"sampling.temperature={sampling.temperature:g}: vLLM samples at 0, or from 0.01 to 2; "
+            "take one of these, or the sampler of transformers"
         )
 
 
