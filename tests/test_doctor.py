@@ -6,10 +6,12 @@ import platform
 import subprocess
 import sys
 from importlib import metadata
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
+import workbench as wb
 from workbench.__main__ import main
 from workbench.cli import doctor
 from workbench.policies import memory
@@ -217,8 +219,34 @@ def test_a_card_without_bfloat16_is_refused(two_gpus, no_gpu, monkeypatch):
     assert "compute capability 7.5" in obstacles("unsloth")[0]
     with pytest.raises(ValueError, match=r"compute capability 7\.5"):
         check_gpu(None, "labs.unsloth")
+    assert "compute capability 7.5" in obstacles("transformers")[0]
+    problems = wb.problems.arithmetic(4)
+    for device in (None, "cuda", "cuda:0"):
+        for make in (wb.labs.unsloth, wb.labs.transformers):
+            with pytest.raises(ValueError, match=r"compute capability 7\.5"):
+                make("nobody/none", problems, device=device)
+    wb.labs.transformers("nobody/none", problems, device="cpu")
+    install(monkeypatch, **{**EVERYTHING, "torch": "2.13.0+cpu"})
+    wb.labs.transformers("nobody/none", problems)  # this torch does not use the cards
+    install(monkeypatch, **EVERYTHING)
     (no_gpu / "nvidia-smi").write_text(NVIDIA_SMI.replace("8.9", "[N/A]"))
     assert machine.no_gpu() is None
+
+
+def test_a_container_without_nvidia_smi_is_asked_by_torch(no_gpu, monkeypatch):
+    install(monkeypatch, **EVERYTHING)
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    card = SimpleNamespace(name="NVIDIA H100", major=9, minor=0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: card)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (70 * 2**30, 80 * 2**30))
+    assert machine.no_gpu() is None
+    assert check_gpu(None, "labs.unsloth") == "cuda"
+    [gpu] = machine.gpus()
+    assert (gpu["name"], gpu["bytes"], gpu["capability"]) == ("NVIDIA H100", 80 * 2**30, "9.0")
+    card.major = 7
+    assert "compute capability 7.0" in machine.no_gpu()
+    assert "compute capability 7.0" in invoke("--lab", "unsloth", *SMALL).stdout
 
 
 @pytest.mark.parametrize(

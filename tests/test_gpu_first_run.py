@@ -1,6 +1,10 @@
 """The first GPU run, on the CPU with a model that is made in seconds: parts, pieces and report."""
 
 import json
+import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import nbformat
@@ -143,7 +147,14 @@ def test_doctor_is_asked_for_the_sampler_of_the_run(out, monkeypatch, lab, has_v
     monkeypatch.setattr(doctor, "this_machine", lambda: here)
     monkeypatch.setattr(runs, "engine", lambda device: (lab, has_vllm))
     out.mkdir()
-    assert runs.doctor(settings_of(out, "--model", "SmolLM2-135M"))
+    settings = settings_of(out, "--model", "SmolLM2-135M")
+    assert runs.doctor(settings) and runs.has_room(settings)
+    gpus[0] |= {"bytes": 1e9, "free": 1e9}
+    with pytest.raises(MemoryError, match="does not fit"):
+        runs.doctor(settings)
+    assert not runs.has_room(settings)
+    gpus[0] |= {"bytes": 80e9, "free": 80e9}
+    assert runs.doctor(settings)
     told = json.loads((out / "doctor.json").read_text())["model"]
     share = {"transformers": 0.4, "unsloth": 0.5}[lab] * 80e9
     assert told.get("sampler_bytes") == (share if has_vllm else None)
@@ -217,6 +228,7 @@ def test_problems_that_are_not_there_are_refused_before_any_part(out, capsys):
         (["--problems-per-round", "-1"], "--problems-per-round -1: 1 or more"),
         (["--new-tokens", "0"], "--new-tokens 0: 1 or more"),
         (["--kept", "1"], "--kept 1: 2 or more"),
+        (["--new-tokens", "1024"], "--new-tokens 1024: a prompt needs room"),
         (["--kept", "5"], "--kept 5: no more than --sampled 4 can be kept"),
         (["--rates", "1e-5", "0"], "--rates 0: a learning rate above 0"),
         (["--rates", "nan"], "--rates nan: a learning rate above 0"),
@@ -230,6 +242,42 @@ def test_settings_that_cannot_be_run_are_refused_before_any_part(
     assert first_run.main(["--out", str(out), *TINY, *options]) == 2
     assert said in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_model_with_too_few_positions_is_refused_before_any_part(out, tmp_path, capsys):
+    model = tmp_path / "model"
+    shutil.copytree(wb.labs.shipped("models/tiny"), model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 128}))
+    assert first_run.main(["--out", str(out), *TINY, "--model", str(model)]) == 2
+    assert "max_length=1024: the model has 128 positions" in capsys.readouterr().err
+    assert not out.exists()
+
+
+SLEEPING = """
+import time
+print("at work", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_part_ends_with_the_time_of_its_call(out, monkeypatch, tmp_path):
+    """It is a process of its own, whatever it is at work on; the second time it has failed."""
+    program = tmp_path / "sleeping.py"
+    program.write_text(SLEEPING)
+    start = subprocess.Popen
+    monkeypatch.setattr(
+        first_run.subprocess,
+        "Popen",
+        lambda command, **options: start([sys.executable, str(program)], **options),
+    )
+    out.mkdir()
+    settings = settings_of(out, *TINY, "--device", "cuda", "--seconds", "2")
+    begun = time.monotonic()
+    assert first_run._in_a_process("grpo", settings, out) == MORE_TO_DO
+    assert first_run._in_a_process("grpo", settings, out) == 1
+    assert time.monotonic() - begun < 30
+    assert (out / "grpo.failed").read_text().splitlines()[-1].startswith("TimeoutError: ")
 
 
 def test_a_run_that_trained_on_nothing_has_no_price_of_sampling():

@@ -1,9 +1,11 @@
 """An interrupt or an error at any place of a round: everything goes on as if it had not come."""
 
+import gc
 import os
 import signal
 import time
 import weakref
+from dataclasses import replace
 from multiprocessing import forkserver, reduction
 
 import pytest
@@ -107,6 +109,57 @@ def test_stopped_anywhere_a_run_goes_on_bit_for_bit(
     assert torch.equal(weights(run), expected)
     assert run.record.accuracy()["accuracy"].equals(record.accuracy()["accuracy"])
     assert run.record.rounds["reward"].equals(record.rounds["reward"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "place, named", [("forward", "micro_tokens from 8192 to 4096"), ("sampling", "rows from 1024")]
+)
+def test_where_memory_runs_out_one_sentence_says_what_to_lower(
+    place, named, whole, tmp_path, monkeypatch
+):
+    run = a_run(tmp_path / "run")
+
+    def full(text):
+        return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has")
+
+    with monkeypatch.context() as patch:
+        stop_at(patch, place, 3, False, error=full)
+        with pytest.raises(torch.OutOfMemoryError, match=named) as stopped:
+            for _ in run.rounds(5, progress=False):
+                held = held_by(run)
+    assert "Tried to allocate 2.00 GiB" in str(stopped.value) and "\n" not in str(stopped.value)
+    assert not [each() for each in held if each() is not None]
+    list(run.rounds(5, progress=False))
+    assert torch.equal(weights(run), whole[0])
+
+
+@pytest.mark.slow
+def test_a_model_that_nobody_uses_is_gone_before_the_next_one_is_loaded(tmp_path, monkeypatch):
+    """Adapters refer to one another in circles, which Python takes apart at times of its own."""
+    problems, lora = wb.problems.arithmetic(8), {"r": 4, "target_modules": "all-linear"}
+    sampling = wb.policies.Sampling(max_new_tokens=8)
+    lab = wb.labs.transformers(
+        str(shipped("models/tiny")), problems, lora=lora, device="cpu", sampling=sampling
+    )
+    made = []
+
+    def make_policy():
+        made.append([each() for each in held if each() is not None])
+        return lab.make_policy()
+
+    held = []
+    watched = replace(lab, make_policy=make_policy)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    gc.disable()
+    try:
+        for name in "ab":
+            run = wb.Run(watched, wb.methods.grpo(n=2), out=tmp_path / name, problems_per_round=2)
+            for _ in run.rounds(1, progress=False):
+                held = held_by(run)
+    finally:
+        gc.enable()
+    assert made == [[], []]
 
 
 @pytest.mark.slow

@@ -1,13 +1,22 @@
 """Parameter counts against published and really built models, bytes against hand counts."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.labs import shipped
-from workbench.policies.memory import BYTES, KNOWN, Shape, estimate, from_config, shape
+from workbench.policies.memory import (
+    BYTES,
+    KNOWN,
+    Shape,
+    estimate,
+    from_config,
+    out_of_memory,
+    shape,
+)
 
 # numbers of parameters as the hub counts them in the safetensors files
 PUBLISHED = {
@@ -285,7 +294,7 @@ def test_activations_of_packed_rows_are_of_the_size_that_is_counted(rows, length
         gradient_checkpointing=False,
         autocast=False,
     )
-    assert 0.9 * parts["activations"] < sum(kept.values()) < 1.3 * parts["activations"]
+    assert 0.9 * parts["activations"] < sum(kept.values()) < 1.4 * parts["activations"]
 
 
 @given(
@@ -339,3 +348,39 @@ def test_a_local_model():
 def test_bad_arguments(call, named):
     with pytest.raises(ValueError, match=named):
         call()
+
+
+def test_what_to_lower_by_how_much_when_memory_runs_out():
+    import torch
+    from conftest import tiny_policy
+
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore.")
+    policy = tiny_policy(rows=64)
+    lab = SimpleNamespace(micro_tokens=16_384, sampling=SimpleNamespace(max_new_tokens=24))
+
+    def told(phase, error=error):
+        return out_of_memory(error, lab, SimpleNamespace(policy=policy, phase=phase))
+
+    sizes = {"lora_rank": 0, "dtype": "float32", "autocast": False, "max_length": 1}
+    sizes |= {"gradient_checkpointing": False, "rollouts": 0}
+    small, large = (
+        sum(
+            estimate(from_config(policy.decoder.config.to_dict()), micro_tokens=n, **sizes).values()
+        )
+        for n in (8192, 16_384)
+    )
+    assert f"micro_tokens from 16384 to 8192, about {(large - small) / 1e9:.1f} GB" in told(
+        "update"
+    )
+    assert "Tried to allocate 2.00 GiB" in told("update") and "\n" not in told("update")
+    assert "rows from 64 to 32, about 0.0 GB" in told("generate")
+    policy.engine = SimpleNamespace(share=0.4)
+    for phase in ("generate", "update"):
+        assert "gpu_memory_utilization from 0.4 to 0.3" in told(phase)
+    policy.engine = SimpleNamespace()  # one that ends with its process, as Unsloth's
+    assert "lower the rollouts of a round" in told("generate")
+    assert "doctor" in out_of_memory(MemoryError(), lab, None)
+    assert told("update", RuntimeError("shape '[2]' is invalid")) is None
+    policy = SimpleNamespace()
+    assert "micro_tokens from 16384 to 8192" in told("update")
+    assert "lower the rollouts of a round" in told("verify")

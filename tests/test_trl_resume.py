@@ -349,7 +349,6 @@ def test_an_interrupted_trainer_is_let_go(tmp_path, monkeypatch):
 def test_without_a_complete_checkpoint_a_resume_says_what_to_do(tmp_path):
     one = trainer(tmp_path, METHOD, **OFTEN)
     (tmp_path / "checkpoint-7").mkdir()
-    for given in (True, str(tmp_path / "checkpoint-7")):
-        with pytest.raises(ValueError, match=r"^resume_from_checkpoint=.*complete") as error:
-            one.train(resume_from_checkpoint=given)
-        assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match=r"^resume_from_checkpoint=.*complete") as error:
+        one.train(resume_from_checkpoint=True)
+    assert "\n" not in str(error.value)

@@ -74,6 +74,44 @@ class TestVLLM(Contract):
         assert responses(other.generate(PROMPTS, [1] * 6, GREEDY, 0)) != plain
         assert responses(made.generate(PROMPTS, [1] * 6, GREEDY, 0)) == plain
 
+    def test_an_interrupted_call_leaves_no_requests_behind(self, made, monkeypatch):
+        before = responses(made.generate(PROMPTS, [1] * 6, GREEDY, 0))
+        engine = made.engine.llm.llm_engine
+        step, steps = engine.step, []
+
+        def interrupted():
+            steps.append(step())
+            if len(steps) == 2:
+                raise KeyboardInterrupt
+            return steps[-1]
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(engine, "step", interrupted)
+            made.generate(PROMPTS, [1] * 6, GREEDY, 0)
+        assert responses(made.generate(PROMPTS, [1] * 6, GREEDY, 0)) == before
+
+
+IN_A_PLAIN_PROCESS = """
+from conftest import tiny_policy
+
+def first():
+    policy = tiny_policy(vllm={"gpu_memory_utilization": 0.05, "max_length": 64})
+
+if __name__ == "__main__":
+    first()
+    tiny_policy(vllm={"gpu_memory_utilization": 0.05, "max_length": 32})
+    print("let go")
+"""
+
+
+def test_the_first_engine_of_a_process_is_let_go():
+    """vLLM keeps the errors of packages that it did not find, with their tracebacks."""
+    folder = os.path.dirname(__file__)
+    ended = subprocess.run(
+        [sys.executable, "-c", IN_A_PLAIN_PROCESS], cwd=folder, capture_output=True, text=True
+    )
+    assert ended.returncode == 0 and "let go" in ended.stdout, ended.stderr[-2000:]
+
 
 @pytest.mark.parametrize("merges", [False, True], ids=["adapter", "merged"], scope="class")
 class TestVLLMLora(Contract):

@@ -30,6 +30,7 @@ from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments
 from workbench.utils.descriptions import compose, describe
 from workbench.utils.failures import import_apart
 from workbench.utils.html import card
+from workbench.utils.machine import no_bfloat16
 from workbench.utils.names import LABS as LABS
 from workbench.utils.names import SIZES
 from workbench.utils.shipped import shipped
@@ -41,7 +42,6 @@ from workbench.verifiers.base import check_verifier
 # are far below 1, so that larger rates than this are mistakes.
 LARGEST_LEARNING_RATE = 1000.0
 LearningRate = Annotated[float, partial(number, above=0, high=LARGEST_LEARNING_RATE)]
-VLLM_TEMPERATURES = (0.01, 2.0)  # below vLLM takes 0.01, and above it raises an error
 # What only this package's own sampling loop can give: an engine keeps hidden states to itself.
 OF_OWN_LOOP = frozenset({"growing_states"})
 # What only the weights of a model can give, which a server keeps to itself.
@@ -453,6 +453,8 @@ def transformers(
     # Options, packages and the GPU are checked now; the model is loaded by the first round.
     config = TransformersConfig(model, **options)
     device = config.device
+    if device != "cpu" and (reason := no_bfloat16()):
+        raise ValueError(f"labs.transformers: {reason}; device='cpu' does without")
     if config.lora:
         checks.check_packages("peft")
     # The options of the sampler, None for the trainer's own generation.
@@ -524,7 +526,10 @@ def unsloth(
     Unsloth does it. Log-probabilities are the trainer's, see `workbench.policies.unsloth`.
     """
     config = UnslothConfig(model, **options)
-    device = checks.check_gpu(config.device, "labs.unsloth")
+    # A device that is named may be no better than the one that would be found.
+    device = config.device or "cuda"
+    if device != "cpu":
+        checks.check_gpu(None, "labs.unsloth")
     # Every package is named in one error, before any of them is loaded.
     packages = ["unsloth", "unsloth_zoo", "peft"]
     if config.fast_inference:
@@ -681,11 +686,10 @@ def _check_server(server: Any, config: TransformersConfig) -> None:
 
 def _check_temperature(sampling: Sampling) -> None:
     """ValueError for what vLLM refuses, or takes for another temperature than the trainer does."""
-    low, high = VLLM_TEMPERATURES
-    if sampling.temperature and not low <= sampling.temperature <= high:
+    if 0 < sampling.temperature < 0.01 or sampling.temperature > 2:
         raise ValueError(
-            f"sampling.temperature={sampling.temperature:g}: vLLM samples at 0, or from {low:g} to "
-            f"{high:g}; take one of these, or the sampler of transformers"
+            f"sampling.temperature={sampling.temperature:g}: vLLM samples at 0, or from 0.01 to 2; "
+            "take one of these, or the sampler of transformers"
         )
 
 

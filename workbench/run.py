@@ -8,6 +8,7 @@ objective is minimised in mini-batches, the slots learn from it, and the round i
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import shutil
@@ -22,10 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from workbench import config
 from workbench.evaluation import evaluate
 from workbench.labs import LARGEST_LEARNING_RATE, Lab
 from workbench.methods import Method
+from workbench.policies.memory import out_of_memory
 from workbench.policies.stress import OldWeights
 from workbench.pools import MOST_PROBLEMS, Pool
 from workbench.records import FORMAT, Record, RecordError, Writer, refuse_other_files
@@ -164,6 +168,7 @@ class _Open:
         lab = self.training.lab
         if lab.held_out is None or not self.evaluate_every:
             return
+        self.training.phase = "generate"
         started = time.perf_counter()
         # The seed holds neither method nor lab, so runs of one seed are evaluated with the same
         # draws.
@@ -450,9 +455,12 @@ class Run:
                 # After an error, or an interrupt from the keyboard, the next `rounds` starts from
                 # the checkpoint on disk. What was in memory goes now, also behind the traceback
                 # that a notebook keeps, so that there is room for it.
+                advice = out_of_memory(error, self.lab, work and work.training)
                 self._work = work = None
                 release(error)
-                raise
+                if advice is None:
+                    raise
+                raise torch.OutOfMemoryError(advice) from None
             finally:
                 if os.getpid() == process:
                     self.trackers.finish()
@@ -522,6 +530,10 @@ class Run:
 def _begin(run: Run) -> _Open:
     """Open the record, and make model, optimizer and method as they are before round 1."""
     method = run.configured_method.clone()
+    # Models with adapters refer to themselves in circles. On a GPU one that is in use no more has
+    # to go before the next one is loaded beside it; elsewhere Python need not look at once.
+    if torch.cuda.is_initialized():
+        gc.collect()
     policy = run.lab.policy()
     # All of them now: a prompt that the model cannot read would end the run when it is drawn.
     for pool in (run.lab.problems, run.lab.held_out):

@@ -66,6 +66,8 @@ class Training:
         The problems of the latest round.
     planned : int, optional
         Rounds that the run was asked for.
+    phase : str
+        What is at work, as a name of `TRAINING_PHASES`.
     """
 
     lab: Lab
@@ -81,6 +83,7 @@ class Training:
     old_weights: OldWeights
     asked: dict[str, Problem] = field(default_factory=dict)
     planned: int | None = None
+    phase: str = "generate"
 
     def round(self) -> tuple[Row, Rollouts]:
         """Train for one round.
@@ -152,6 +155,7 @@ class TrainingRound:
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
         """Add the seconds within to a phase of the round."""
+        self.training.phase = phase
         started = time.perf_counter()
         try:
             yield

@@ -5,15 +5,17 @@ them, then the methods of the five papers at two learning rates each, and writes
 runs in a process of its own, because a vLLM that shares its weights with Unsloth keeps its memory
 until its process ends. Nothing is downloaded unless a name on the hub is given.
 
-One call works for about nine minutes and ends with status 75 while there is more to do; the next
-call goes on where it stopped. A part that fails is named in the report, and the others still run.
-Only where the model could not be made, nothing but the report follows.
+One call works for at most nine minutes, the start of each part included, and ends with status 75
+while there is more to do; the next call goes on where it stopped. A part that fails is named in the
+report, and the others still run. Only where the model could not be made, or has no room on this
+machine, nothing but the report follows.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -23,7 +25,9 @@ from pathlib import Path
 from examples.gpu_first_run import report, runs, subject, trl_beside
 from examples.gpu_first_run.settings import MORE_TO_DO, Settings, parser, write
 
-SHORTEST = 60  # seconds that a part needs to be worth its start on a GPU
+SHORTEST = 150  # seconds that a part needs to be worth the start of Unsloth and vLLM
+REPORT = 20  # seconds that are kept for the report
+START = 10  # seconds of a process before it begins to count
 
 
 def work(part: str, settings: Settings) -> bool:
@@ -65,10 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     complete = True
     failed = []
     for each in settings.parts:
-        # Without a model nothing can be run.
-        if is_done(each, settings) or ("model" in failed and each != "report"):
+        # Without a model, or without room for it, nothing can be run.
+        hopeless = "model" in failed or not runs.has_room(settings)
+        if is_done(each, settings) or (hopeless and each != "report"):
             continue
-        left = ended - time.monotonic()
+        left = ended - time.monotonic() - (each != "report") * REPORT
         # The report is made by every piece, of what there is.
         if each != "report" and left < min(SHORTEST, 0.5 * settings.seconds):
             complete = False
@@ -101,19 +106,30 @@ def _in_a_process(part: str, settings: Settings, logs: Path) -> int:
             (logs / f"{part}.failed").write_text(traceback.format_exc())
             return 1
     command = [sys.executable, "-m", "examples.gpu_first_run", "--part", part]
-    for name, value in vars(settings).items():
+    counted = replace(settings, seconds=max(settings.seconds - START, 1))
+    for name, value in vars(counted).items():
         values = value if isinstance(value, list) else [value]
         command += [f"--{name.replace('_', '-')}", *map(str, values)]
     with subprocess.Popen(
         command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
+        # What a killed run has recorded stays, and the next call goes on from there.
+        limit = threading.Timer(max(settings.seconds, 1), process.kill)
+        limit.start()
         lines = []
         for line in process.stdout or ():
             print(line, end="", flush=True)
             lines.append(line)
-    ending = "log" if process.returncode in (0, MORE_TO_DO) else "failed"
+    status = process.returncode
+    late = logs / f"{part}.late"
+    if limit.finished.is_set():
+        status = 1 if late.exists() else MORE_TO_DO
+        lines.append("TimeoutError: it was ended by the limit of --seconds; give it more\n")
+        late.touch()
+    limit.cancel()
+    ending = "log" if status in (0, MORE_TO_DO) else "failed"
     (logs / f"{part}.{ending}").write_text("".join(lines))
-    return process.returncode
+    return status
 
 
 if __name__ == "__main__":

@@ -41,7 +41,15 @@ def doctor(settings: Settings) -> bool:
     )
     write(settings.file("doctor"), told)
     print(checks.text(told))
+    if not has_room(settings):
+        raise MemoryError(f"--model {settings.model} does not fit this machine, see above")
     return True
+
+
+def has_room(settings: Settings) -> bool:
+    """Whether doctor has not found that the model does not fit."""
+    told = (read(settings.file("doctor")) or {}).get("model") or {}
+    return told.get("fits", True)
 
 
 def dtype_of(settings: Settings) -> str:
@@ -118,7 +126,8 @@ def train(settings: Settings, name: str) -> bool:
             f"{name} round {row['round']}: reward {row['reward']:.3f}, {row['seconds']:.1f} s",
             flush=True,
         )
-        if time.monotonic() - started > settings.seconds:
+        # Another round, with what is written and evaluated after it, would take too long.
+        if time.monotonic() - started + 2 * row["seconds"] > settings.seconds:
             break
     return run.round >= rounds
 

@@ -63,7 +63,7 @@ class Settings:
         Tokens of prompt and response.
     lora_rank : int
     seconds : float
-        After so many seconds nothing new is begun.
+        That a call works at most.
     """
 
     out: Path
@@ -118,6 +118,19 @@ class Settings:
         if changed:
             options = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
             return f"--out {self.out} holds a first run with another {options}; name another folder"
+        return self.too_small_model()
+
+    def too_small_model(self) -> str | None:
+        """Why the model has no room for prompt and response, None if it has or is made here."""
+        if not self.model:
+            return None
+        from workbench.policies import checks
+
+        try:
+            config, _ = checks.load_configuration(self.model, None, "{prompt}")
+            checks.check_length(config, self.max_length)
+        except (OSError, ValueError) as error:
+            return f"--model {self.model}: {error}"
         return None
 
     def wrong_number(self) -> str | None:
@@ -126,6 +139,8 @@ class Settings:
             value = getattr(self, name)
             if value < least:
                 return f"--{name.replace('_', '-')} {value}: {least} or more is needed"
+        if self.new_tokens >= self.max_length:
+            return f"--new-tokens {self.new_tokens}: a prompt needs room within --max-length too"
         if self.kept > self.sampled:
             return f"--kept {self.kept}: no more than --sampled {self.sampled} can be kept"
         for rate in self.rates:
@@ -159,7 +174,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--new-tokens", type=int, default=512)
     made.add_argument("--max-length", type=int, default=1024)
     made.add_argument("--lora-rank", type=int, default=64)
-    made.add_argument("--seconds", type=float, default=540, help="begin nothing new after these")
+    made.add_argument("--seconds", type=float, default=540, help="that a call works at most")
     made.add_argument("--part", help="only this part, in this very process")
     return made
 

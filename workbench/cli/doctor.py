@@ -133,9 +133,10 @@ def obstacles(settings: Mapping[str, Any]) -> list[str]:
     Versions out of bounds are no obstacle: the table of packages shows them.
     """
     is_unsloth, by_vllm = settings["lab"] == "unsloth", settings["by_vllm"]
-    lines = []
-    if is_unsloth or by_vllm:
-        lines += [reason for reason in (machine.no_gpu(), _old_driver()) if reason]
+    needs_gpu = is_unsloth or by_vllm
+    reasons = [machine.no_gpu(), _old_driver()] if needs_gpu else [machine.no_bfloat16()]
+    lines = [reason for reason in reasons if reason]
+    if needs_gpu:
         if machine.compiler() is None:
             lines.append("no C compiler, which Triton needs: apt install build-essential")
     # An extra also lists packages for options that are not in use.

@@ -59,6 +59,8 @@ class Engine:
     stops : bool
         Whether the engine ends, and gives its memory back, with the last policy that uses it. One
         whose weights are the trainer's too, as Unsloth's, lasts as long as its process.
+    share : float, optional
+        Of the GPU's memory that it has.
 
     Attributes
     ----------
@@ -69,11 +71,18 @@ class Engine:
     """
 
     def __init__(
-        self, llm: Any, *, sleeps: bool = False, merges: bool = False, stops: bool = False
+        self,
+        llm: Any,
+        *,
+        sleeps: bool = False,
+        merges: bool = False,
+        stops: bool = False,
+        share: float | None = None,
     ) -> None:
         self.llm = llm
         self.sleeps = sleeps
         self.merges = merges
+        self.share = share
         # It runs once: when it is called, or when nothing refers to the engine any more.
         self._end = weakref.finalize(self, _shut_down, llm) if stops else None
         if self._end is not None:
@@ -191,7 +200,7 @@ class Engine:
                 logprobs_mode="processed_logprobs",
                 **further,
             )
-        return cls(llm, sleeps=sleeps, merges=merges, stops=True)
+        return cls(llm, sleeps=sleeps, merges=merges, stops=True, share=gpu_memory_utilization)
 
     def stop(self) -> None:
         """Give all of the memory back. The policies that use the engine cannot sample any more.

@@ -227,14 +227,7 @@ class Processes:
         # Otherwise the process would import the main module of whoever called us, and a script
         # that makes its runs outside of `if __name__ == "__main__"` would start them once more.
         with patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
-            for wait in (0.5, 1, 2, 4, None):
-                try:
-                    process.start()
-                    break
-                except (ConnectionError, EOFError):  # the forkserver is about to end
-                    if wait is None:
-                        raise
-                    time.sleep(wait)
+            process.start()
         self.running[process.sentinel] = (case, process)
 
     def wait(self) -> tuple[Case, str]:

@@ -44,33 +44,16 @@ DEFAULTS = {field.name: field.default for field in fields(GRPOConfig)}
 PROVIDES = NEEDS.keys() - {"prompt_states", "mini_batch"} - OF_COURSES
 
 
-def complete_checkpoint(given: Any, folder: Any) -> str:
-    """The checkpoint to resume from: the one that is given, or for True the last one of a folder.
-
-    Raises
-    ------
-    ValueError
-        Where there is none that was written to its end.
-    """
-    if given is True:
-        found = [path for path in Path(folder).glob("checkpoint-*") if path.name[11:].isdigit()]
-        found.sort(key=lambda path: int(path.name[11:]))
-    else:
-        found = [Path(given)]
-    # It is what the trainer writes last.
-    complete = [path for path in found if (path / TRAINER_STATE_NAME).is_file()]
+def last_checkpoint(folder: Any) -> str:
+    """The last checkpoint in a folder that was written to its end; ValueError without one."""
+    # That file is what the trainer writes last.
+    complete = [path.parent for path in Path(folder).glob(f"checkpoint-*/{TRAINER_STATE_NAME}")]
     if not complete:
-        what = (
-            f"{folder} holds no complete checkpoint"
-            if given is True
-            else f"{given} is not complete"
-        )
         raise ValueError(
-            f"resume_from_checkpoint={given!r}: {what}, such as an interrupt leaves; make the "
-            "trainer anew and train from the beginning, or name a checkpoint with "
-            f"{TRAINER_STATE_NAME}"
+            f"resume_from_checkpoint=True: {folder} holds no complete checkpoint; make the trainer "
+            "anew, and train from the beginning"
         )
-    return str(complete[-1])
+    return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2])))
 
 
 # A method in TRL's words

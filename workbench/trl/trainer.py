@@ -187,10 +187,8 @@ class GRPOTrainer(BatchingTrainer):
         *args, **options
             Those of TRL's trainer.
         """
-        if resume_from_checkpoint:
-            resume_from_checkpoint = setup.complete_checkpoint(
-                resume_from_checkpoint, self.args.output_dir
-            )
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = setup.last_checkpoint(self.args.output_dir)
         self._forget_round()
         try:
             return super().train(resume_from_checkpoint, *args, **options)

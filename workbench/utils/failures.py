@@ -26,14 +26,10 @@ def release(error: BaseException) -> None:
     functions: the model, the gradients and what a forward pass has kept. Functions that are still
     at work keep their variables.
     """
-    left: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while left:
-        each = left.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            _empty(each.__traceback__)
-            left += [each.__context__, each.__cause__]
+    each: BaseException | None = error
+    while each is not None:
+        _empty(each.__traceback__)
+        each = each.__cause__ or each.__context__
     # Models and their layers refer to one another in circles.
     gc.collect()
     torch = sys.modules.get("torch")

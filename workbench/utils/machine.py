@@ -58,10 +58,13 @@ def gpus() -> list[dict[str, Any]]:
     -------
     list of dict
         name, bytes (of memory), free (bytes), driver and capability of each, as nvidia-smi tells
-        them, within CUDA_VISIBLE_DEVICES. Of a slice of a card they are those of the card.
+        them, within CUDA_VISIBLE_DEVICES. Of a slice of a card they are those of the card. A
+        container without nvidia-smi is asked by torch, which does not tell the driver.
     """
     try:
         done = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=30)
+    except FileNotFoundError:
+        return _gpus_of_torch()
     except (OSError, subprocess.TimeoutExpired):
         return []
     # nvidia-smi may be there and reach no driver or no device.
@@ -82,27 +85,50 @@ def gpus() -> list[dict[str, Any]]:
     return seen
 
 
+def _gpus_of_torch() -> list[dict[str, Any]]:
+    """The same as torch sees them, where it is built for GPUs."""
+    if (installed_version("torch") or "+cpu").endswith("+cpu"):
+        return []
+    import torch
+
+    seen = []
+    for device in range(torch.cuda.device_count()):
+        card = torch.cuda.get_device_properties(device)
+        free, total = torch.cuda.mem_get_info(device)
+        capability = f"{card.major}.{card.minor}"
+        memory = {"bytes": total, "free": free}
+        seen.append({"name": card.name, **memory, "driver": "", "capability": capability})
+    return seen
+
+
 def is_before(version: str, major: int) -> bool:
     """Whether a version has a lower first number; False for "[N/A]" and the like of nvidia-smi."""
     first = version.partition(".")[0]
     return first.isdigit() and int(first) < major
 
 
+def no_bfloat16() -> str | None:
+    """Why no GPU that torch uses here has bfloat16; None where one has it, or none is used."""
+    seen = [] if (installed_version("torch") or "").endswith("+cpu") else gpus()
+    if not seen or not all(is_before(gpu["capability"], BFLOAT16) for gpu in seen):
+        return None
+    return (
+        f"{seen[0]['name']} has compute capability {seen[0]['capability']}; training needs "
+        "bfloat16, and so 8.0 or later, as A100, L40S and H100 have"
+    )
+
+
 def no_gpu() -> str | None:
     """Why nothing can be computed on an NVIDIA GPU here; None where it can."""
     if platform.system() != "Linux":
         return f"Linux with an NVIDIA GPU is needed, this is {platform.system()}"
-    seen = gpus()
-    if not seen:
+    if not gpus():
         return (
             "an NVIDIA GPU is needed, and nvidia-smi shows none (no card, no driver, or hidden by "
             "CUDA_VISIBLE_DEVICES)"
         )
-    if all(is_before(gpu["capability"], BFLOAT16) for gpu in seen):
-        return (
-            f"{seen[0]['name']} has compute capability {seen[0]['capability']}; training needs "
-            "bfloat16, and so 8.0 or later, as A100, L40S and H100 have"
-        )
+    if old := no_bfloat16():
+        return old
     # A missing torch is no matter of the GPU: `doctor` lists missing packages.
     torch = installed_version("torch") or ""
     if torch.endswith("+cpu"):
