@@ -235,11 +235,46 @@ def check_kernels(config: Mapping[str, Any], is_one: bool = False) -> None:
             check_kernels(value, chooses)
 
 
+def positions_of(config: Any) -> int | None:
+    """How many tokens a model computes in one way, None for one without such a limit.
+
+    It is the number of its positions. With `longrope` a model turns the tokens of a long text by
+    other angles than those of a short one, and beyond that switch no token of a text would be
+    trained as it was sampled. The angles of `dynamic` change beyond the number of positions.
+    """
+    config = config.get_text_config()
+    limits = [getattr(config, "max_position_embeddings", None)]
+    rope = getattr(config, "rope_parameters", None) or {}
+    # Some models have one for each kind of their layers.
+    for each in (rope, *(value for value in rope.values() if isinstance(value, Mapping))):
+        if each.get("rope_type") == "longrope" and each["short_factor"] != each["long_factor"]:
+            limits.append(each["original_max_position_embeddings"])
+    return min((limit for limit in limits if limit), default=None)
+
+
+def fix_rotation(config: Any, max_length: int | None) -> None:
+    """Let a model with `longrope` turn all tokens as those of long texts, where the run has such.
+
+    vLLM does the same for an engine of that length.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    is_long = max_length is not None and max_length > (positions_of(config) or max_length)
+    if is_long and rope.get("rope_type") == "longrope":
+        rope["short_factor"] = rope["long_factor"]
+
+
 def check_length(config: Any, max_length: int | None) -> None:
     """Raise ValueError when the model has fewer positions than asked for."""
-    limit = getattr(config, "max_position_embeddings", None)
+    limit = positions_of(config)
     if max_length is not None and limit is not None and max_length > limit:
         raise ValueError(f"max_length={max_length}: the model has {limit} positions")
+
+
+def windows(config: Any) -> list[int]:
+    """Numbers of tokens beyond which some layer of a model does not see all tokens before."""
+    names = ("sliding_window", "attention_chunk_size", "attention_window_size", "window_size")
+    found = (getattr(config.get_text_config(), name, None) for name in names)
+    return [each for each in found if isinstance(each, int)]
 
 
 def has_windows(config: Any) -> bool:
@@ -250,6 +285,20 @@ def has_windows(config: Any) -> bool:
     if settings.get("layer_types") is not None:
         return set(settings["layer_types"]) != {"full_attention"}
     return settings.get("sliding_window") is not None
+
+
+def after_head(config: Any) -> tuple[float, float | None]:
+    """What a model does with the logits of its head: a factor on them, and their largest size.
+
+    Families name the same thing by different names.
+    """
+
+    def named(*names: str) -> Any:
+        return next((value for name in names if (value := getattr(config, name, None))), None)
+
+    factor = named("logit_scale", "lm_head_multiplier") or 1.0
+    cap = named("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+    return factor / (named("logits_scaling") or 1.0), cap
 
 
 def load_configuration(path: Any, revision: str | None, template: str) -> tuple[Any, Any]:

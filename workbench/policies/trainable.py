@@ -74,8 +74,11 @@ class TrainableModel:
         # A LoRA model wraps the real one. Decoder and head are those inside, where the adapters are
         # in place.
         core = model if isinstance(model, PreTrainedModel) else model.get_base_model()
-        self.decoder = core.get_decoder()
+        found = core.get_decoder()
+        # Llama 4 names none of its own.
+        self.decoder = core.model if found is core else found
         self.head = core.get_output_embeddings()
+        self._factor, self._cap = checks.after_head(core.config.get_text_config())
         if float32_head and not isinstance(self.head, torch.nn.Linear):
             raise ValueError(
                 "float32_head=True: the head has an adapter; leave it out of target_modules"
@@ -94,7 +97,7 @@ class TrainableModel:
         # Two trials on a few tokens: whether decoder and head alone give the model's logits,
         # without which nothing else here is right, and whether packed rows give the same numbers.
         model.eval()
-        self._check_logits()
+        self._check_logits(core)
         self.layout = self._tried_layout(core)
 
     @property
@@ -221,10 +224,20 @@ class TrainableModel:
         They are computed in the precision of the head unless `float32_head` asks for more.
         """
         if not self.float32_head:
-            return self.head(states).float()
+            return self.sampled_logits(states).float()
         bias = None if self.head.bias is None else self.head.bias.float()
         with torch.autocast(self.device.type, enabled=False):
-            return linear(states.float(), self.head.weight.float(), bias)
+            return self._after_head(linear(states.float(), self.head.weight.float(), bias))
+
+    def sampled_logits(self, states: torch.Tensor) -> torch.Tensor:
+        """Logits (..., V) of final hidden states (..., H), in the precision of the head."""
+        return self._after_head(self.head(states))
+
+    def _after_head(self, logits: torch.Tensor) -> torch.Tensor:
+        """What the model makes of the logits that come out of its head."""
+        if self._factor != 1:
+            logits = logits * self._factor
+        return logits if self._cap is None else self._cap * (logits / self._cap).tanh()
 
     def _trained(self) -> dict[str, torch.nn.Parameter]:
         """The trainable parameters by name."""
@@ -266,7 +279,7 @@ class TrainableModel:
     # Trials on a few tokens
 
     @torch.no_grad()
-    def _check_logits(self) -> None:
+    def _check_logits(self, core: Any) -> None:
         """Raise ValueError for a model that rescales or caps its logits after the head.
 
         Log-probabilities are computed from the head alone and would be wrong.
@@ -275,11 +288,15 @@ class TrainableModel:
         with self._precision():
             # The tolerance leaves room for bfloat16. A scale or a cap on the logits differs by far
             # more.
-            own = self.head(self._states(ids)).float()
+            own = self.sampled_logits(self._states(ids)).float()
             expected = self.model(input_ids=ids).logits.float()
+        if not expected.isfinite().all():
+            raise ValueError(f"model={core.config.name_or_path!r}: its logits are not finite")
         if not torch.allclose(own, expected, atol=1e-2, rtol=1e-2):
-            kind = type(self.model).__name__
-            raise ValueError(f"model: {kind} changes its logits after the head")
+            kind = type(core).__name__
+            raise ValueError(
+                f"model: {kind} changes its logits after the head in a way that is not known here"
+            )
 
     def _is_close(self, numbers: torch.Tensor, expected: torch.Tensor) -> bool:
         """Whether numbers that were computed in two ways differ by rounding only."""

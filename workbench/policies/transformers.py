@@ -9,6 +9,7 @@ have ended leave the batch. Models of the usual architectures are sampled with m
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -24,6 +25,7 @@ from workbench.policies.decoding import (
     PromptBatch,
     Request,
     Samples,
+    WholeDecoder,
     sample,
     sample_by_engine,
     uniforms_of,
@@ -33,7 +35,13 @@ from workbench.policies.merged import MergedDecoder, supports
 from workbench.policies.trainable import TrainableModel
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
-from workbench.utils.validation import brief, one_of, whole_number
+from workbench.utils.seeding import generator
+from workbench.utils.validation import brief, cause_of, one_of, whole_number
+
+# What a trial of the decoders may cost, in FLOPs of one forward pass, on a CPU and on a GPU: some
+# tenths of a second.
+TRIAL_FLOPS = (2e10, 1e14)
+LONGEST_TRIAL = 2**17  # tokens, where the model has no limit
 
 
 class TransformersPolicy(TrainableModel):
@@ -89,12 +97,13 @@ class TransformersPolicy(TrainableModel):
         if engine is not None:
             self.max_length = min(max_length or engine.max_length, engine.max_length)
             self.samples_apart = True
-        # Positions that are learnt, as those of GPT-2, end where the table of them does.
-        if any(hasattr(self.decoder, name) for name in ("wpe", "embed_positions")):
-            positions = model.config.max_position_embeddings
-            self.max_length = min(self.max_length or positions, positions)
+        checks.check_length(model.config, max_length)
+        limits = (self.max_length, checks.positions_of(model.config))
+        self.max_length = min((limit for limit in limits if limit), default=None)
         self.buffers: dict[str, torch.Tensor] = {}  # memory that sampling uses again and again
-        self.merges = engine is None and self._can_merge()
+        # How the model itself samples, where no other program does.
+        self.decodes_by: Any = None if self.samples_apart else self._tried_decoder()
+        self.merges = self.decodes_by is MergedDecoder
 
     @classmethod
     def from_pretrained(
@@ -137,7 +146,9 @@ class TransformersPolicy(TrainableModel):
         config, tokenizer = checks.load_configuration(path, revision, template)
         merges = bool(vllm and vllm.get("merges"))
         checks.check_quantised(config, lora, merges=merges)
-        checks.check_length(config, (vllm or {}).get("max_length"))
+        max_length = options.get("max_length") or (vllm or {}).get("max_length")
+        checks.fix_rotation(config, max_length)
+        checks.check_length(config, max_length)
         if vllm is not None:
             # The engine starts before the model is loaded, as it takes a share of what is free.
             from workbench.policies.vllm import Engine
@@ -274,13 +285,14 @@ class TransformersPolicy(TrainableModel):
         # An architecture that is not known may keep tensors, which must stay ordinary ones.
         # The merged decoder has no hidden states of the model's own to show.
         merges = self.merges and not request.plan.states
+        kind = CachedDecoder if self.merges and not merges else self.decodes_by
         without_gradient = torch.inference_mode if merges else torch.no_grad
         # Merged weights choose the precision of each product themselves.
         precision = nullcontext() if merges else self._precision()
         with without_gradient(), precision:
             # Each distinct text is computed once for all its responses.
             distinct, text_of_row = np.unique(request.owner, return_inverse=True)
-            decoder, logits = self._prefill(texts.take(distinct), merges)
+            decoder, logits = self._prefill(texts.take(distinct), kind)
             # Where a decoder copies its whole cache for every new row, sharing rows does not pay.
             share_prefixes = self.share_prefixes and decoder.compacts_at_once
             if share_prefixes:
@@ -292,11 +304,10 @@ class TransformersPolicy(TrainableModel):
                 row_of = np.arange(len(text_of_row))
             return sample(decoder, logits, row_of, request, share_prefixes)
 
-    def _prefill(self, prompts: Ragged, merged: bool) -> tuple[Any, torch.Tensor]:
+    def _prefill(self, prompts: Ragged, kind: Any) -> tuple[Any, torch.Tensor]:
         """A decoder that holds the prompts (P rows), and the logits (P, V) of the next tokens."""
-        ids, mask = self._left_padded(prompts)
-        decoder: Any = MergedDecoder(self) if merged else CachedDecoder(self)
-        return decoder, decoder.begin(ids, mask)
+        decoder = kind(self)
+        return decoder, decoder.begin(*self._left_padded(prompts))
 
     def _left_padded(self, texts: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids and mask, with the newest token of every row in the last column."""
@@ -386,24 +397,88 @@ class TransformersPolicy(TrainableModel):
         reference.model.eval()
         return reference
 
+    # Trials on a few tokens
+
     @torch.no_grad()
-    def _can_merge(self) -> bool:
-        """Whether merged weights compute what the model computes, tried on two short prompts."""
-        if not supports(self):
-            return False
-        # Any six tokens will do that are not special ones, whose states may be so large that what
-        # two precisions make of them has little in common.
-        tokens = np.linspace(0, len(self.head.weight), 8)[1:-1].astype(np.int32).tolist()
-        prompts = Ragged.of([tokens[:1], tokens[1:4]], np.int32)
-        newest = torch.tensor(tokens[4:], device=self.device)
+    def _tried_decoder(self) -> Any:
+        """The fastest decoder whose logits are those of the trainer, on three short rollouts.
+
+        Raises
+        ------
+        ValueError
+            Where there is none: the model would be trained on another distribution than it samples.
+        """
+        rollouts = self._trial()
+        expected = self._trained_logits(rollouts)
+        kind, cause = type(self.model).__name__, ""
+        if self.layout == "padded":
+            each = [self._trained_logits(rollouts.take(np.array([row]))) for row in range(3)]
+            cause = self._difference(torch.cat(each), expected)
+        if cause:
+            raise ValueError(f"model: {kind} computes a text differently beside others: {cause}")
+        for decoder in (MergedDecoder, CachedDecoder, WholeDecoder):
+            if decoder is MergedDecoder and not supports(self):
+                continue
+            before, cause = cause, self._tried(decoder, rollouts, expected)
+            if not cause:
+                if decoder is WholeDecoder:
+                    text = f"model: {kind} is sampled slowly, without its cache: with it, {before}"
+                    warnings.warn(text, stacklevel=4)
+                return decoder
+        raise ValueError(
+            f"model: {kind} samples from another distribution than it would be trained on, with "
+            f"its cache and without: {cause}"
+        )
+
+    def _tried(self, kind: Any, rollouts: Rollouts, expected: torch.Tensor) -> str:
+        """Why a decoder is not the right one for the model; empty where it is."""
+        prompts, row_of = rollouts.prompt.distinct()
+        tokens = torch.as_tensor(rollouts.response.padded(), device=self.device).long()
+        precision = nullcontext() if kind is MergedDecoder else self._precision()
+        try:
+            with precision:
+                decoder, first = self._prefill(prompts, kind)
+                decoder.spread(row_of)
+                found = [first[torch.as_tensor(row_of, device=self.device)]]
+                found += [decoder.advance(tokens[:, place]) for place in range(tokens.shape[1] - 1)]
+        except Exception as error:  # whatever a cache of the model's own raises
+            return cause_of(error)
+        return self._difference(torch.stack(found, 1).flatten(0, 1).float(), expected)
+
+    def _trial(self) -> Rollouts:
+        """A rollout of a long prompt between two of a short one, of ordinary tokens.
+
+        The long one goes beyond every window of the model, unless that would take long.
+        """
+        longest = (self.max_length or LONGEST_TRIAL) - 3
+        affordable = TRIAL_FLOPS[self.device.type != "cpu"] / (2 * self.parameter_count)
+        windows = [each + 2 for each in checks.windows(self.model.config)]
+        length = max([8, *(each for each in windows if each <= min(longest, affordable))])
+        # Special tokens, whose states may be so large that what two precisions make of them has
+        # little in common, stand at the ends of vocabularies.
+        size = len(self.head.weight)
+        rng = generator(0, "trial")
+        short, long, *responses = (
+            rng.integers(size // 8, size - size // 8, n) for n in (2, min(length, longest), 3, 3, 3)
+        )
+        return Rollouts(
+            problem=np.array(["a", "b", "a"]),
+            prompt=Ragged.of([short, long, short], np.int32),
+            response=Ragged.of(responses, np.int32),
+        )
+
+    def _trained_logits(self, rollouts: Rollouts) -> torch.Tensor:
+        """The trainer's logits for each response token of all rows, end to end, (M, V) float32."""
         with self._precision():
-            plain, first = self._prefill(prompts, merged=False)
-            second = plain.advance(newest)
-        merged, logits = self._prefill(prompts, merged=True)
-        if not self._is_close(logits, first.float()):
-            return False
-        merged.spread(np.arange(2))
-        return self._is_close(merged.advance(newest), second.float())
+            states, predicts = self._states_in(self.layout, rollouts)
+            return self._logits(states)[predicts]
+
+    def _difference(self, logits: torch.Tensor, expected: torch.Tensor) -> str:
+        """How far log-probabilities differ, where that is by more than rounding."""
+        if self._is_close(logits, expected):
+            return ""
+        gap = (logits.log_softmax(-1) - expected.log_softmax(-1)).abs().max().item()
+        return f"log-probabilities differ by up to {gap:.2g} nats"
 
     def _check_lengths(
         self, problems: Sequence[Problem], encoded: Ragged, sampling: Sampling
