@@ -52,6 +52,9 @@ OF_WEIGHTS = OF_COURSES | {
     "update_statistics",
 }
 
+# Settings of vLLM in this process.
+OF_VLLM = ("gpu_memory_utilization", "engine_sleeps", "hand_over")
+
 StressObject = Annotated[Stress, partial(instance_of, kinds=Stress, example="Stress(lag=4)")]
 
 
@@ -460,13 +463,19 @@ def transformers(
         }
     if server is not None:
         _check_server(server, config)
+        config.check_used("a server that samples", (*OF_VLLM, "rows"))
+    elif config.engine == "vllm":
+        config.check_used("engine='vllm'", ["rows"])
+    else:
+        config.check_used("engine='transformers'", (*OF_VLLM, "chunk"))
 
     def make_policy() -> Policy:
         from workbench.policies.transformers import TransformersPolicy
 
         make = TransformersPolicy.from_pretrained
-        options = config.options_of(make, "template", "rows", "chunk", "float32_head")
-        options |= {"device": device, "vllm": vllm}
+        names = ("template", "rows", "chunk", "float32_head", "max_length")
+        options = config.options_of(make, *names) | {"device": device, "vllm": vllm}
+        options["max_new_tokens"] = config.sampling.max_new_tokens
         if server is not None:
             from workbench.policies.served import ServedEngine
 
@@ -515,6 +524,10 @@ def unsloth(
     Unsloth does it. Log-probabilities are the trainer's, see `workbench.policies.unsloth`.
     """
     config = UnslothConfig(model, **options)
+    if config.fast_inference:
+        config.check_used("fast_inference=True", ["rows"])
+    else:
+        config.check_used("fast_inference=False", ["gpu_memory_utilization", "chunk"])
     device = checks.check_gpu(config.device, "labs.unsloth")
     # Every package is named in one error, before any of them is loaded.
     packages = ["unsloth", "unsloth_zoo", "peft"]

@@ -24,7 +24,7 @@ from workbench.utils.seeding import derive, generator
 from workbench.utils.validation import counts as whole_counts
 
 BLOCK = 1024  # tokens of the vocabulary whose probabilities are summed one by one
-STOP_TOKENS = 32  # newest tokens that are searched for a stop string
+STOP_TOKENS = 32  # newest tokens searched for a stop string, besides one for each of its bytes
 LOGPROBS_OF_MARGINS = 2  # that an engine tells of a token where margins are asked for
 WORTH_COPYING = 0.85  # a cache is copied when fewer of its rows than this are still going
 
@@ -220,7 +220,8 @@ class Request:
         """
         # A stop string may be spread over several tokens. Copying all tokens so far at every step
         # would take longer and longer.
-        newest = samples.tokens[going, max(0, step + 1 - STOP_TOKENS) : step + 1]
+        longest = STOP_TOKENS + max((len(each.encode()) for each in self.sampling.stop), default=0)
+        newest = samples.tokens[going, max(0, step + 1 - longest) : step + 1]
         ended = self.policy.ends(newest, self.sampling.stop)
         samples.truncated[going[ended]] = False
         over = ended | (step + 1 >= self.room[going])
@@ -431,7 +432,7 @@ def sample(
         of_step = torch.as_tensor(request.uniforms[going, step], device=logits.device)
         sources = torch.as_tensor(row_of, device=logits.device)
         tokens, logprobs, entropies = draw_tokens(
-            logits.float(), of_step, request.sampling, sources
+            logits.float(), of_step, request.sampling, sources, request.policy.never
         )
         chosen = tokens.cpu().numpy()
         samples.tokens[going, step] = chosen
@@ -545,6 +546,7 @@ def draw_tokens(
     uniforms: torch.Tensor,
     sampling: Sampling,
     rows: torch.Tensor | None = None,
+    never: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A token from each of N distributions, its log-probability and the entropy in nats, (N,) each.
 
@@ -556,6 +558,9 @@ def draw_tokens(
     sampling : Sampling
     rows : (N,) int64, optional
         The row of the logits that each token is drawn from. Default: each row once.
+    never : (n,) int64, optional
+        Tokens that are not drawn. As with `top_k`, log-probabilities stay those of the whole
+        distribution.
     """
     if rows is None:
         rows = torch.arange(len(logits), device=logits.device)
@@ -570,6 +575,9 @@ def draw_tokens(
     probabilities = logprobs.exp()
     # An impossible token has 0 times -inf, which counts as 0.
     entropies = -(probabilities * logprobs).nan_to_num_(nan=0.0).sum(-1)
+    if never is not None:
+        probabilities.index_fill_(1, never, 0.0)
+        logits = logits.index_fill(1, never, -torch.inf)
     if greedy:
         tokens = logits.argmax(-1)[rows]
     else:

@@ -52,6 +52,9 @@ class TrainableModel:
         How the trainer lays out rows, see `Policy`. "packed" where the model allows it.
     end_ids : list of int
         The tokens that end a response, ascending: the tokenizer's, and those the model names.
+    never : (n,) int64 tensor, optional
+        Rows of the embedding that stand for no token of the tokenizer, so that they are not drawn.
+        Embeddings are rounded up to a handy size.
     autocast : bool
         Whether products are computed in bfloat16, also those with weights in float32. It is so on
         a GPU, and wherever the weights under a float32 adapter have 16 bits.
@@ -90,6 +93,9 @@ class TrainableModel:
         named = model.generation_config.eos_token_id
         named = [] if named is None else np.atleast_1d(named).tolist()
         self.end_ids = sorted({tokenizer.eos_token_id, *named})
+        known = np.fromiter(tokenizer.get_vocab().values(), dtype=np.int64)
+        beyond = np.setdiff1d(np.arange(len(self.head.weight)), known)
+        self.never = torch.as_tensor(beyond, device=self.device) if len(beyond) else None
         # peft keeps an adapter in float32. Without autocast its products would be computed in
         # float32 too, without the tensor cores of a GPU.
         precisions = {each.dtype for each in model.parameters() if each.is_floating_point()}

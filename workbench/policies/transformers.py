@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from workbench.policies import Plan, Sampling, checks
@@ -88,6 +89,14 @@ class TransformersPolicy(TrainableModel):
         whole_number("rows", rows, 1)
         whole_number("chunk", chunk, 1)
         super().__init__(model, tokenizer, float32_head)
+        turn = checks.end_of_turn(tokenizer) if template == "chat" else None
+        self.end_ids = sorted({*self.end_ids, *([] if turn is None else [turn])})
+        # Special tokens that a verifier may look for, such as <answer>, stay in the texts. Those
+        # that only begin, end or pad a text, or stand for the unknown, do not.
+        named = tokenizer.convert_tokens_to_ids([*tokenizer.special_tokens_map.values()])
+        self.left_out = {*self.end_ids, *named}
+        special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self.keeps_special = not special <= self.left_out
         self.template = template
         self.rows = rows
         self.chunk = chunk
@@ -98,12 +107,13 @@ class TransformersPolicy(TrainableModel):
             self.max_length = min(max_length or engine.max_length, engine.max_length)
             self.samples_apart = True
         checks.check_length(model.config, max_length)
-        limits = (self.max_length, checks.positions_of(model.config))
-        self.max_length = min((limit for limit in limits if limit), default=None)
+        limit, self._why = checks.positions_of(model.config)
+        self.max_length = min(filter(None, (self.max_length, limit)), default=None)
         self.buffers: dict[str, torch.Tensor] = {}  # memory that sampling uses again and again
         # How the model itself samples, where no other program does.
-        self.decodes_by: Any = None if self.samples_apart else self._tried_decoder()
-        self.merges = self.decodes_by is MergedDecoder
+        kind = CachedDecoder if self.samples_apart else self._tried_decoder()
+        self.merges = kind is MergedDecoder
+        self.plain_decoder = CachedDecoder if self.merges else kind
 
     @classmethod
     def from_pretrained(
@@ -116,6 +126,7 @@ class TransformersPolicy(TrainableModel):
         revision: str | None = None,
         vllm: Mapping[str, Any] | None = None,
         gradient_checkpointing: bool | None = None,
+        max_new_tokens: int = 0,
         **options: Any,
     ) -> TransformersPolicy:
         """Load a model from a directory or from the hub.
@@ -137,8 +148,17 @@ class TransformersPolicy(TrainableModel):
         gradient_checkpointing : bool, optional
             Compute each layer again in the backward pass, in place of keeping what it computed.
             Default: on a GPU.
+        max_new_tokens : int
+            Of the longest response that will be asked for, which is compared with the model's
+            positions before the weights are loaded.
         options
             Further arguments of the class.
+
+        Raises
+        ------
+        ValueError
+            For what does not fit the model, and for weights that cannot be read, are missing or not
+            finite, with their file.
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         one_of("dtype", dtype, BYTES)
@@ -148,7 +168,7 @@ class TransformersPolicy(TrainableModel):
         checks.check_quantised(config, lora, merges=merges)
         max_length = options.get("max_length") or (vllm or {}).get("max_length")
         checks.fix_rotation(config, max_length)
-        checks.check_length(config, max_length)
+        checks.check_length(config, max_length, max_new_tokens)
         if vllm is not None:
             # The engine starts before the model is loaded, as it takes a share of what is free.
             from workbench.policies.vllm import Engine
@@ -162,15 +182,7 @@ class TransformersPolicy(TrainableModel):
                 float32_head=options.get("float32_head", False),
                 **vllm,
             )
-        with checks.quiet():
-            model = AutoModelForCausalLM.from_pretrained(
-                path,
-                # The one that was checked: an adapter's directory would lead to another's.
-                config=config,
-                dtype=dtype,
-                revision=revision,
-                trust_remote_code=False,
-            )
+        model = _load(path, config, revision, dtype)
         model.to(device)
         if gradient_checkpointing is None:
             gradient_checkpointing = str(device).startswith("cuda")
@@ -285,7 +297,7 @@ class TransformersPolicy(TrainableModel):
         # An architecture that is not known may keep tensors, which must stay ordinary ones.
         # The merged decoder has no hidden states of the model's own to show.
         merges = self.merges and not request.plan.states
-        kind = CachedDecoder if self.merges and not merges else self.decodes_by
+        kind = MergedDecoder if merges else self.plain_decoder
         without_gradient = torch.inference_mode if merges else torch.no_grad
         # Merged weights choose the precision of each product themselves.
         precision = nullcontext() if merges else self._precision()
@@ -338,14 +350,14 @@ class TransformersPolicy(TrainableModel):
             else self.template.format(prompt=prompt)
             for prompt in prompts
         ]
-        # A chat template writes special tokens itself.
-        return self.tokenizer(texts, add_special_tokens=not is_chat)["input_ids"]
+        # A chat template writes special tokens itself, and any other may begin with the one that the
+        # tokenizer puts in front.
+        rows = self.tokenizer(texts, add_special_tokens=not is_chat)["input_ids"]
+        twice = [self.tokenizer.bos_token_id] * 2
+        return [row[1:] if row[:2] == twice else row for row in rows]
 
     def ends(self, tokens: np.ndarray, stop: Sequence[str]) -> np.ndarray:
-        """Which of the responses, by their newest tokens (R, t), end with the last one, (R,) bool.
-
-        A stop string of more tokens than these is not found.
-        """
+        """Which of the responses, by their newest tokens (R, t), end with the last one, (R,) bool."""
         ended = np.isin(tokens[:, -1], self.end_ids)
         # A stop string may be spread over several tokens, so the newest ones are decoded together.
         if stop:
@@ -355,6 +367,9 @@ class TransformersPolicy(TrainableModel):
 
     def decode(self, rows: list[list[int]], skip_special_tokens: bool = True) -> list[str]:
         """Each row of token ids as text."""
+        if skip_special_tokens and self.keeps_special:
+            rows = [[token for token in row if token not in self.left_out] for row in rows]
+            skip_special_tokens = False
         decode = self.tokenizer.batch_decode
         if self.tokenizer.is_fast and not self.tokenizer.clean_up_tokenization_spaces:
             # What `batch_decode` asks of each row, asked of all rows at once.
@@ -490,7 +505,8 @@ class TransformersPolicy(TrainableModel):
         longest = int(lengths.argmax())
         raise ValueError(
             f"max_length={self.max_length}: problem {problems[longest].id!r} has "
-            f"{encoded.lengths[longest]} tokens and its response up to {sampling.max_new_tokens}"
+            f"{encoded.lengths[longest]} tokens and its response up to {sampling.max_new_tokens} "
+            f"({self._why})"
         )
 
 
@@ -512,6 +528,44 @@ class _Reference:
                 return self.policy.logprobs(rollouts, temperature, entropy)
         finally:
             model.train(training)
+
+
+def _load(path: Any, config: Any, revision: str | None, dtype: str) -> Any:
+    """The model of a directory or of the hub, with weights that are all there and finite."""
+    try:
+        with checks.quiet():
+            model, told = AutoModelForCausalLM.from_pretrained(
+                path,
+                # The one that was checked: an adapter's directory would lead to another's.
+                config=config,
+                dtype=dtype,
+                revision=revision,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+    except (SafetensorError, RuntimeError) as error:
+        raise ValueError(f"model={str(_file(path))!r}: {cause_of(error)}") from error
+    lacks = [f"the weight {name} is missing" for name in sorted(told["missing_keys"])]
+    for name, weight in model.named_parameters():
+        # A sum is finite only where all numbers are. Numbers of 8 bits have no sum.
+        sums = weight.is_floating_point() and weight.element_size() > 1
+        if sums and not weight.detach().sum(dtype=torch.float32).isfinite():
+            lacks.append(f"the weight {name} is not finite")
+    if lacks:
+        raise ValueError(f"model={str(_file(path, lacks[0].split()[2]))!r}: {lacks[0]}")
+    return model
+
+
+def _file(path: Any, weight: str = "") -> Any:
+    """The file of a model's directory that holds a weight, or that cannot be read; else `path`."""
+    for file in sorted(Path(path).glob("*.safetensors")):
+        try:
+            with safe_open(file, "pt") as opened:
+                if weight in opened.keys():
+                    return file
+        except SafetensorError:
+            return file
+    return path
 
 
 def _with_lora(model: Any, lora: Mapping[str, Any]) -> Any:
