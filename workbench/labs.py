@@ -29,6 +29,7 @@ from workbench.slots import OF_COURSES
 from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments
 from workbench.utils.descriptions import compose, describe
 from workbench.utils.html import card
+from workbench.utils.machine import torch_threads
 from workbench.utils.names import LABS as LABS
 from workbench.utils.names import SIZES
 from workbench.utils.shipped import shipped
@@ -343,7 +344,7 @@ def tiny(
     model : path, optional
         Directory of another model.
     threads : int
-        Of torch, set when the policy is made. More than one slows a model this small.
+        Of torch, while the policy computes. More than one slows a model this small.
     share_prefixes : bool
         Whether a round computes what several responses to a problem begin with once for all of
         them, in sampling and in the update, as evaluations always do. Draws and gradients are the
@@ -390,12 +391,11 @@ def tiny(
     path = Path(model) if model is not None else shipped(f"models/{name}")
 
     def make_policy() -> Policy:
-        import torch
-
         from workbench.policies.transformers import TransformersPolicy
 
-        torch.set_num_threads(threads)
-        policy = TransformersPolicy.from_pretrained(path, device="cpu")
+        with torch_threads(threads):
+            policy = TransformersPolicy.from_pretrained(path, device="cpu")
+        policy.threads = threads
         policy.share_prefixes = share_prefixes
         return policy
 

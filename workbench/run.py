@@ -37,6 +37,7 @@ from workbench.slots import NEEDS
 from workbench.training import Training
 from workbench.utils.descriptions import describe, differences
 from workbench.utils.html import card
+from workbench.utils.machine import torch_threads
 from workbench.utils.numbers import to_digits
 from workbench.utils.progress import Progress
 from workbench.utils.seeding import derive
@@ -459,12 +460,14 @@ def _begin(run: Run) -> _Open:
     for pool in (run.lab.problems, run.lab.held_out):
         if isinstance(pool, Pool):
             policy.check_prompts(pool)
-    manifest = {
-        "format": FORMAT,
-        **run.configuration(),
-        "held_out": len(run.lab.held_out or ()),
-        **made_on(policy.device),
-    }
+    # On the threads that the policy computes on.
+    with torch_threads(getattr(policy, "threads", None)):
+        manifest = {
+            "format": FORMAT,
+            **run.configuration(),
+            "held_out": len(run.lab.held_out or ()),
+            **made_on(policy.device),
+        }
     # Where the directory holds a record already, that one is opened, and the manifest above is
     # not written. The two tell what has changed on this machine, such as versions of packages.
     writer = Writer(run.path, manifest, run.lock)

@@ -8,9 +8,9 @@ and, for large vocabularies, in recomputed chunks, so that no (R, T, V) tensor i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from workbench.policies.batching import micro_batches
 from workbench.policies.lora import fuse
 from workbench.policies.merged import is_plain
 from workbench.rollouts import Ragged, Rollouts
+from workbench.utils.machine import torch_threads
 
 # Logits held at once in float32, 128 MiB. On an NVIDIA GPU, where larger operations pay, 512 MiB.
 LOGIT_CHUNK = 2**25
@@ -33,6 +34,17 @@ LOGIT_CHUNK_ON_CUDA = 2**27
 EXACT = 5e-4
 ROUGH = 0.05  # the same where products have 16 bits
 RESCORED = 16_384  # tokens of one forward pass over what another sampler has drawn
+
+
+def on_its_threads(method: Callable[..., Any]) -> Any:
+    """A method of a policy, which computes on the policy's threads and gives torch its own back."""
+
+    @wraps(method)
+    def computed(self: Any, *arguments: Any, **options: Any) -> Any:
+        with torch_threads(self.threads):
+            return method(self, *arguments, **options)
+
+    return computed
 
 
 class TrainableModel:
@@ -69,6 +81,9 @@ class TrainableModel:
     of the tiny model to one problem a quarter of the work is left, while a large model's responses
     part after a few tokens. So seconds of runs that share prefixes say nothing about a large model.
     """
+
+    threads: int | None = None
+    """Of torch, while this policy computes; None for those that torch has."""
 
     def __init__(self, model: Any, tokenizer: Any, float32_head: bool = False) -> None:
         self.model = model
@@ -111,6 +126,7 @@ class TrainableModel:
         """Where the model lies."""
         return self.head.weight.device
 
+    @on_its_threads
     @torch.no_grad()
     def rescored(self, rollouts: Rollouts, temperature: float = 1.0) -> Rollouts:
         """See `Policy.rescored`."""
@@ -129,6 +145,7 @@ class TrainableModel:
             entropy=token_entropy.means(),
         )
 
+    @on_its_threads
     def logprobs(
         self,
         rollouts: Rollouts,

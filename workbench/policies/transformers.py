@@ -33,7 +33,7 @@ from workbench.policies.decoding import (
 )
 from workbench.policies.memory import BYTES
 from workbench.policies.merged import MergedDecoder, supports
-from workbench.policies.trainable import TrainableModel
+from workbench.policies.trainable import TrainableModel, on_its_threads
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.seeding import generator
@@ -198,6 +198,7 @@ class TransformersPolicy(TrainableModel):
 
     # Sampling
 
+    @on_its_threads
     @torch.no_grad()
     def generate(
         self,
@@ -350,14 +351,14 @@ class TransformersPolicy(TrainableModel):
             else self.template.format(prompt=prompt)
             for prompt in prompts
         ]
-        # A chat template writes special tokens itself, and any other may begin with the one that the
-        # tokenizer puts in front.
+        # A chat template writes special tokens itself, and any other may begin with the one that
+        # the tokenizer puts in front.
         rows = self.tokenizer(texts, add_special_tokens=not is_chat)["input_ids"]
         twice = [self.tokenizer.bos_token_id] * 2
         return [row[1:] if row[:2] == twice else row for row in rows]
 
     def ends(self, tokens: np.ndarray, stop: Sequence[str]) -> np.ndarray:
-        """Which of the responses, by their newest tokens (R, t), end with the last one, (R,) bool."""
+        """Which responses, by their newest tokens (R, t), end with the last one, (R,) bool."""
         ended = np.isin(tokens[:, -1], self.end_ids)
         # A stop string may be spread over several tokens, so the newest ones are decoded together.
         if stop:
@@ -376,6 +377,7 @@ class TransformersPolicy(TrainableModel):
             decode = self.tokenizer.backend_tokenizer.decode_batch
         return decode(rows, skip_special_tokens=skip_special_tokens)
 
+    @on_its_threads
     @torch.no_grad()
     def prompt_states(self, prompts: Iterable[str]) -> np.ndarray:
         """Mean final hidden state over the tokens of each prompt, (P, H) float32."""
