@@ -575,8 +575,26 @@ def _with_lora(model: Any, lora: Mapping[str, Any]) -> Any:
     checks.check_packages("peft")
     from peft import LoraConfig, get_peft_model
 
+    left_out = _not_adapted(model) if lora.get("target_modules") == "all-linear" else []
+    if left_out:
+        lora = {"exclude_modules": left_out, **lora}
     # peft draws the adapter from the global generator. A seed of its own gives all runs the same
     # start, and the fork leaves the generator as it was.
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
+
+
+def _not_adapted(model: Any) -> list[str]:
+    """Names of linear modules that an adapter cannot stand on: a router that returns a choice, and
+    the last one of a Mamba layer, whose kernels read its weight and pass its module by.
+    """
+    names = {
+        "out_proj" for each in model.modules() if hasattr(each, "A_log") and hasattr(each, "D")
+    }
+    for name, each in model.named_modules():
+        if isinstance(each, torch.nn.Linear) and type(each).__module__.startswith(
+            "transformers.models"
+        ):
+            names.add(name.rpartition(".")[2])
+    return sorted(names)
