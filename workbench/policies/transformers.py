@@ -39,9 +39,9 @@ from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.seeding import generator
 from workbench.utils.validation import brief, cause_of, one_of, whole_number
 
-# What a trial of the decoders may cost, in FLOPs of one forward pass, on a CPU and on a GPU: some
-# tenths of a second.
-TRIAL_FLOPS = (2e10, 1e14)
+# What a trial of the decoders may cost, in FLOPs of one forward pass: some tenths of a second.
+TRIAL_FLOPS = 2e10
+TRIAL_FLOPS_ON_CUDA = 1e14
 LONGEST_TRIAL = 2**17  # tokens, where the model has no limit
 
 
@@ -93,7 +93,7 @@ class TransformersPolicy(TrainableModel):
         self.end_ids = sorted({*self.end_ids, *([] if turn is None else [turn])})
         # Special tokens that a verifier may look for, such as <answer>, stay in the texts. Those
         # that only begin, end or pad a text, or stand for the unknown, do not.
-        named = tokenizer.convert_tokens_to_ids([*tokenizer.special_tokens_map.values()])
+        named = (getattr(tokenizer, f"{name}_id") for name in tokenizer.SPECIAL_TOKENS_ATTRIBUTES)
         self.left_out = {*self.end_ids, *named}
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         self.keeps_special = not special <= self.left_out
@@ -467,8 +467,9 @@ class TransformersPolicy(TrainableModel):
 
         The long one goes beyond every window of the model, unless that would take long.
         """
-        longest = (self.max_length or LONGEST_TRIAL) - 3
-        affordable = TRIAL_FLOPS[self.device.type != "cpu"] / (2 * self.parameter_count)
+        longest = max(1, (self.max_length or LONGEST_TRIAL) - 3)
+        flops = TRIAL_FLOPS_ON_CUDA if self.device.type == "cuda" else TRIAL_FLOPS
+        affordable = flops / (2 * self.parameter_count)
         windows = [each + 2 for each in checks.windows(self.model.config)]
         length = max([8, *(each for each in windows if each <= min(longest, affordable))])
         # Special tokens, whose states may be so large that what two precisions make of them has
