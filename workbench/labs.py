@@ -362,6 +362,8 @@ def tiny(
         raise ValueError(f"regime={regime!r}: only the bases 'early' and 'late' have regimes")
     if model is not None:
         instance_of("model", model, (str, os.PathLike), "'a/directory', or None for a shipped one")
+        if size != "small":
+            raise ValueError(f"size={size!r}: it has no effect with model={str(model)!r}")
     if pool is not None:
         whole_number("pool", pool, 1, MOST_PROBLEMS)
     whole_number("held_out", held_out, 0, MOST_PROBLEMS)

@@ -16,12 +16,11 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPException
 from itertools import count
-from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import Any
 from urllib.error import HTTPError
@@ -237,23 +236,18 @@ def _within(until: float, given_up: Event, work: Callable[[], Any]) -> Any:
     A server may send a byte now and then, which no timeout of a socket notices. So the work is done
     in a thread that nobody waits for longer.
     """
-    done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+    done: Future[Any] = Future()
 
     def run() -> None:
         try:
-            done.put((work(), None))
+            done.set_result(work())
         except Exception as error:  # raised again below
-            done.put((None, error))
+            done.set_exception(error)
 
     Thread(target=run, daemon=True).start()
     while not given_up.is_set() and (left := until - time.monotonic()) > 0:
-        try:
-            found, error = done.get(timeout=min(left, LOOK_UP))
-        except Empty:
-            continue
-        if error is not None:
-            raise error
-        return found
+        if wait([done], timeout=min(left, LOOK_UP)).done:
+            return done.result()
     raise TimeoutError("given up" if given_up.is_set() else "timed out")
 
 
