@@ -200,7 +200,9 @@ def test_branching_copies_what_was_asked_for(data):
     """Rows hold their own number, so that a copy says which row it came from."""
     policy = loaded_once()
     with torch.inference_mode():
-        decoder, _ = policy._prefill(Ragged.of([[1], [1, 1], [1, 1, 1]], np.int32), merged=True)
+        decoder, _ = policy._prefill(
+            Ragged.of([[1], [1, 1], [1, 1, 1]], np.int32), merged.MergedDecoder
+        )
         decoder.spread(np.arange(3))
         for part in (decoder.keys, decoder.values):
             part.copy_(torch.arange(3.0)[:, None, None, None].expand(part.shape[1:]))

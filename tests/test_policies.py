@@ -5,15 +5,20 @@ What every policy keeps is in `contract.py`, and packed rows are in `test_packin
 
 import copy
 import json
+import shutil
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
 from conftest import tiny_policy
-from contract import LORA, responses, shaken
+from contract import LORA, fresh, responses, shaken
+from safetensors.torch import load_file, save_file
 from tokenizers.processors import TemplateProcessing
+from transformers import AutoConfig, AutoModelForCausalLM
 
+import workbench as wb
 import workbench.policies.transformers as room
 from workbench.labs import shipped
 from workbench.policies import Sampling, checks, trainable
@@ -283,3 +288,185 @@ def test_unsloth_is_asked_for():
         ImportError, match=r"missing: unsloth, unsloth-zoo; install with: pip install 'unsloth<"
     ):
         import workbench.policies.unsloth  # noqa: F401
+
+
+# Tokens
+
+
+def made_of(vocabulary, tokenizer=None, **options):
+    """A policy on a small random model with an embedding of so many rows."""
+    tokenizer = tokenizer or tiny_policy().tokenizer
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        "llama",
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        intermediate_size=32,
+        vocab_size=vocabulary,
+        max_position_embeddings=128,
+        eos_token_id=1,
+    )
+    return room.TransformersPolicy(AutoModelForCausalLM.from_config(config), tokenizer, **options)
+
+
+def favour(policy, tokens):
+    """Let a policy draw these tokens alone, all alike."""
+    bias = torch.full((len(policy.head.weight),), -50.0)
+    bias[list(tokens)] = 0.0
+    policy.head.bias = torch.nn.Parameter(bias)
+    policy.head.weight.data.zero_()
+    policy.merges = False
+    return policy
+
+
+@pytest.mark.parametrize("sampling", [SAMPLING, Sampling(temperature=0), Sampling(top_k=100)])
+def test_rows_of_the_embedding_without_a_token_are_never_drawn(sampling):
+    policy = made_of(128)
+    assert policy.never.tolist() == list(range(66, 128))
+    favour(policy, range(60, 128))
+    drawn = policy.generate(["1+2="], [8], replace(sampling, max_new_tokens=24), 0)
+    assert drawn.response.values.max() < 66
+    assert np.abs(fresh(policy, drawn) - drawn.old_logprobs.padded()).max() < 1e-4
+
+
+def test_an_embedding_as_large_as_the_tokenizer_has_none_to_leave_out(policy):
+    assert policy.never is None
+
+
+@pytest.mark.parametrize("ends", ["<turn>", "<eos>"])
+def test_the_end_of_a_turn_ends_a_response(ends):
+    tokenizer = copy.deepcopy(tiny_policy().tokenizer)
+    tokenizer.add_tokens(["<turn>"], special_tokens=ends == "<turn>")
+    tokenizer.chat_template = f"{{% for m in messages %}}({{{{ m.content }}}}{ends}\n{{% endfor %}}"
+    policy = made_of(128, tokenizer, template="chat")
+    turn = tokenizer.convert_tokens_to_ids(ends)
+    assert policy.end_ids == sorted({1, turn})
+    drawn = favour(policy, [turn]).generate(["1+2="], [2], SAMPLING, 0)
+    assert drawn.lengths.tolist() == [1, 1] and not drawn.truncated.any()
+
+
+def test_a_turn_that_ends_with_a_text_is_named():
+    tokenizer = copy.deepcopy(tiny_policy().tokenizer)
+    tokenizer.chat_template = "{% for m in messages %}({{ m.content }})+1{% endfor %}"
+    with pytest.warns(UserWarning, match=r"template='chat': its turns end with '\)\+1'"):
+        assert made_of(66, tokenizer, template="chat").end_ids == [1]
+
+
+def test_special_tokens_that_a_verifier_looks_for_reach_it():
+    tokenizer = copy.deepcopy(tiny_policy().tokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<answer>", "</answer>"]})
+    policy = made_of(128, tokenizer)
+    tags = tokenizer.convert_tokens_to_ids(["<answer>", "</answer>"])
+    assert policy.decode([[tags[0], 7, tags[1], 0, 1]]) == [
+        f"<answer>{tokenizer.decode([7])}</answer>"
+    ]
+    drawn = favour(policy, tags).generate(["1+2="], [1], Sampling(max_new_tokens=4), 0)
+    assert "answer>" in drawn.text[0]
+
+
+def test_a_pattern_that_begins_with_the_token_of_the_beginning_has_it_once():
+    tokenizer = copy.deepcopy(tiny_policy().tokenizer)
+    tokenizer.bos_token = "<unk>"
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<unk> $A", special_tokens=[("<unk>", tokenizer.unk_token_id)]
+    )
+    once = made_of(66, tokenizer).encode(["1+2="])
+    assert made_of(66, tokenizer, template="<unk>{prompt}").encode(["1+2="]) == once
+    assert once[0][0] == tokenizer.unk_token_id != once[0][1]
+
+
+@pytest.mark.parametrize("length", [1, 33, 60])
+def test_a_stop_string_may_be_long(length):
+    policy = favour(made_of(66), [7])
+    letter = policy.tokenizer.decode([7])
+    sampling = Sampling(max_new_tokens=100, stop=(letter * length,))
+    drawn = policy.generate(["1+2="], [2], sampling, 0)
+    assert drawn.lengths.tolist() == [length] * 2 and not drawn.truncated.any()
+
+
+# Weights that cannot be used
+
+
+def spoil(folder, change):
+    """A copy of the tiny model whose file of weights was changed."""
+    shutil.copytree(shipped("models/tiny"), folder, dirs_exist_ok=True)
+    file = folder / "model.safetensors"
+    content = change(file)
+    if content is not None:
+        file.write_bytes(content)
+    return folder
+
+
+def with_weights(change):
+    def changed(file):
+        weights = load_file(file)
+        change(weights)
+        save_file(weights, file, metadata={"format": "pt"})
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda file: b"", "header"),
+        (lambda file: file.read_bytes()[:5000], "file"),
+        (lambda file: b"version https://git-lfs.github.com/spec/v1\noid sha256:12\n", "header"),
+        (
+            with_weights(lambda all: all["model.norm.weight"].fill_(float("nan"))),
+            "norm.weight is not",
+        ),
+        (
+            with_weights(lambda all: all["model.embed_tokens.weight"][3].fill_(float("inf"))),
+            "not finite",
+        ),
+        (with_weights(lambda all: all.pop("model.norm.weight")), "norm.weight is missing"),
+    ],
+    ids=["empty", "cut", "pointer", "nan", "infinite", "missing"],
+)
+def test_weights_that_cannot_be_used_are_named_with_their_file(change, said, tmp_path):
+    folder = spoil(tmp_path, change)
+    with pytest.raises(ValueError, match=f"^model='{folder}.*{said}") as error:
+        room.TransformersPolicy.from_pretrained(folder, device="cpu")
+    assert "\n" not in str(error.value)
+    assert ("model.safetensors" in str(error.value)) == ("missing" not in said)
+
+
+def test_torch_gets_its_threads_back():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        policy = wb.labs.tiny(held_out=0).policy()
+        drawn = policy.generate(["1+2="], [2], SAMPLING, 0)
+        policy.logprobs(drawn)
+        assert torch.get_num_threads() == 3 and policy.threads == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "options, named",
+    [
+        ({"engine_sleeps": True}, "engine_sleeps"),
+        ({"hand_over": "merged"}, "hand_over"),
+        ({"gpu_memory_utilization": 0.5}, "gpu_memory_utilization"),
+        ({"chunk": 8}, "chunk"),
+        ({"revision": "main"}, "revision"),
+        ({"max_length": 20}, "max_length"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(options, named):
+    with pytest.raises(ValueError, match=f"^{named}="):
+        wb.labs.transformers(
+            str(shipped("models/tiny")), arithmetic(4), sampling=SAMPLING, device="cpu", **options
+        )
+
+
+def test_the_length_of_a_lab_counts_for_its_own_sampler():
+    lab = wb.labs.transformers(
+        str(shipped("models/tiny")), arithmetic(4), sampling=SAMPLING, device="cpu", max_length=34
+    )
+    with pytest.raises(ValueError, match=r"^max_length=34: problem '0' has"):
+        lab.policy().generate(["1+2+3+4="], [1], lab.sampling, 0)

@@ -5,17 +5,22 @@ The server is real and in a process of its own; `completions_server.py` has it.
 
 import contextlib
 import json
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
 from importlib.util import find_spec
+from types import SimpleNamespace
 from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
 from completions_server import Server as Local
 from completions_server import serve
-from conftest import go, same_record, small_lab, started, tiny_policy
+from conftest import go, heed_interrupts, same_record, small_lab, started, tiny_policy
 from contract import LORA, PROMPTS, SAMPLING, Contract, responses, shaken
 from safetensors.torch import save_file
 
@@ -290,3 +295,220 @@ def test_the_packages_of_the_hand_over_are_named():
         wb.labs.transformers(
             str(shipped("models/tiny")), arithmetic(4), server=Server("http://127.0.0.1:9")
         )
+
+
+# Servers that answer nonsense, slowly, or too much
+
+
+@contextlib.contextmanager
+def rude(send):
+    """The address of a server that calls send(connection, request text) for every request."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        asked = []
+
+        def answer(connection):
+            with connection, contextlib.suppress(OSError):
+                request = b""
+                # Head and body may come in parts; the body is one line of JSON.
+                while not request.endswith(b"}" if request.startswith(b"POST") else b"\r\n\r\n"):
+                    request += connection.recv(2**16)
+                asked.append(request)
+                send(connection, asked[-1])
+
+        def listen():
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=answer, args=listener.accept()[:1], daemon=True).start()
+
+        threading.Thread(target=listen, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+
+
+def sends(content, status="200 OK"):
+    """A server's way to answer every request with the same text or JSON data."""
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n"
+    return lambda connection, _: connection.sendall(head.encode() + text)
+
+
+def chat(text="7", usage=None, **choice):
+    usage = {"prompt_tokens": 5, "completion_tokens": 2} if usage is None else usage
+    choice = {"finish_reason": "stop", "message": {"content": text}, **choice}
+    return {"choices": [choice], "usage": usage}
+
+
+COUNTS = {"prompt_tokens": 5, "completion_tokens": 2}
+NONSENSE = {
+    "no json": b"<html>Bad gateway</html>",
+    "not utf-8": b"\xff\xfe",
+    "deep": b"[" * 100_000,
+    "a list": [1],
+    "no choices": {"error": "none"},
+    "two choices": {**chat(), "choices": chat()["choices"] * 2},
+    "no reason": {**chat(), "choices": [{"message": {"content": "7"}}]},
+    "no message": chat(message=None),
+    "a list as content": chat([{"type": "text", "text": "7"}]),
+    "a number as content": chat(0),
+    "half a letter": chat("\ud800"),
+    "no usage": {**chat(), "usage": None},
+    "usage of nothing": chat(usage={"prompt_tokens": 5}),
+    "no count": chat(usage={**COUNTS, "completion_tokens": None}),
+    "a text as count": chat(usage={**COUNTS, "completion_tokens": "2"}),
+    "half a token": chat(usage={**COUNTS, "completion_tokens": 1.5}),
+    "less than no tokens": chat(usage={**COUNTS, "prompt_tokens": -1}),
+    "more than were asked for": chat(usage={**COUNTS, "completion_tokens": 33}),
+    "no prompt has as many": chat(usage={**COUNTS, "prompt_tokens": 300_000_000}),
+    "true": chat(usage={**COUNTS, "completion_tokens": True}),
+}
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+def test_nonsense_is_one_sentence(kind):
+    with rude(sends(NONSENSE[kind])) as (url, asked):
+        served = ServedPolicy(Server(url, retries=0, deadline=20), "tiny")
+        with pytest.raises(ServerError, match=f"^{url}: .* not of the protocol: ") as error:
+            served.generate(PROMPTS[:1], [1], SAMPLING, 0)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 800 and len(asked) == 1
+
+
+def test_nonsense_in_between_is_overcome():
+    def send(connection, _):
+        sends(chat("7") if len(asked) > 1 else {})(connection, _)
+
+    with rude(send) as (url, asked):
+        table = ServedPolicy(Server(url, deadline=20), "tiny").generate(
+            PROMPTS[:1], [1], SAMPLING, 0
+        )
+    assert table.text.tolist() == ["7"] and table.lengths.tolist() == [2]
+
+
+def test_the_newer_word_for_the_longest_response_is_used_where_it_is_asked_for():
+    def send(connection, request):
+        is_new = b'"max_completion_tokens": 32' in request and b'"max_tokens"' not in request
+        said = {"error": {"message": "'max_tokens' is unknown. Use 'max_completion_tokens'."}}
+        sends(chat())(connection, request) if is_new else sends(said, "400 no")(connection, request)
+
+    with rude(send) as (url, asked):
+        served = ServedPolicy(Server(url, retries=0, deadline=20), "tiny")
+        assert served.generate(PROMPTS[:1], [1], SAMPLING, 0).text.tolist() == ["7"]
+        served.generate(PROMPTS[:1], [1], SAMPLING, 0)
+    assert len(asked) == 3
+
+
+def drip(head):
+    """A server's way to send a byte now and then, after what it begins with."""
+
+    def send(connection, _):
+        connection.sendall(head)
+        while True:
+            time.sleep(0.2)
+            connection.sendall(b"X")
+
+    return send
+
+
+def pour(connection, _):
+    connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n[")
+    while True:
+        connection.sendall(b"1," * 2**15)
+
+
+@pytest.mark.parametrize(
+    "send, said",
+    [
+        (drip(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"), "timed out"),
+        (drip(b"HTTP/1.1 200 OK\r\nX-Slow: "), "timed out"),
+        (drip(b"HTTP/1.1 503 no\r\nContent-Length: 1000\r\n\r\n"), "timed out"),
+        (pour, "more than 1,000,000 bytes"),
+    ],
+    ids=["body", "head", "error", "endless"],
+)
+def test_a_deadline_is_that_of_the_whole_answer(send, said, monkeypatch):
+    monkeypatch.setattr("workbench.policies.served.LARGEST_ANSWER", 1_000_000)
+    started_at = time.monotonic()
+    with rude(send) as (url, _):
+        served = ServedPolicy(Server(url, retries=0, deadline=1.5), "tiny")
+        with pytest.raises(ServerError, match=said):
+            served.generate(PROMPTS[:2], [1, 1], SAMPLING, 0)
+    assert time.monotonic() - started_at < 8
+
+
+WAITS = """
+import sys
+from workbench.policies import Sampling
+from workbench.policies.served import ServedPolicy, Server
+print("asks", flush=True)
+ServedPolicy(Server(sys.argv[1]), "tiny").generate(["1+1="], [3], Sampling(), 0)
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_a_process_at_once():
+    with rude(lambda connection, _: time.sleep(60)) as (url, asked):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WAITS, url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # A shell starts what stands in its background without the signal.
+            preexec_fn=heed_interrupts,
+        )
+        assert process.stdout.readline() == b"asks\n"
+        while len(asked) < 3:
+            time.sleep(0.05)
+        sent_at = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert time.monotonic() - sent_at < 10 and b"KeyboardInterrupt" in errors
+
+
+def completion(**choice):
+    """What vLLM's server answers to a request for one response, with some entries changed."""
+    logprobs = {"token_logprobs": [-0.5, -0.1], "top_logprobs": None}
+    usual = {"finish_reason": "stop", "token_ids": [5, 1], "logprobs": logprobs}
+    return {"choices": [{**usual, **choice}], "usage": COUNTS}
+
+
+def with_logprobs(*values):
+    return completion(logprobs={"token_logprobs": list(values), "top_logprobs": None})
+
+
+NONSENSE_OF_AN_ENGINE = {
+    "no tokens": completion(token_ids=None),
+    "none at all": completion(token_ids=[]),
+    "beyond the vocabulary": completion(token_ids=[5, 66]),
+    "below it": completion(token_ids=[-1, 1]),
+    "no number": completion(token_ids=[5, "1"]),
+    "too many": completion(token_ids=[5] * 33),
+    "fewer log-probabilities": with_logprobs(-0.5),
+    "above one": with_logprobs(-0.5, 50.0),
+    "no logarithm": with_logprobs(-0.5, None),
+    "not a number": with_logprobs(-0.5, float("nan")),
+    "no log-probabilities": completion(logprobs=None),
+}
+
+
+@pytest.mark.parametrize("kind", NONSENSE_OF_AN_ENGINE)
+def test_nonsense_of_an_engine_is_one_sentence(kind, tmp_path):
+    def send(connection, request):
+        models = {"data": [{"id": "tiny", "max_model_len": 128}]}
+        content = models if b"/models" in request else NONSENSE_OF_AN_ENGINE[kind]
+        sends(content)(connection, request)
+
+    with rude(send) as (url, _):
+        client = SimpleNamespace(
+            init_communicator=lambda device: None,
+            update_model_params=lambda model: None,
+            reset_prefix_cache=lambda: None,
+        )
+        engine = ServedEngine(Server(url, retries=0, deadline=20), client)
+        with pytest.raises(ServerError, match="not of the protocol: ") as error:
+            tiny_policy(engine=engine).generate(PROMPTS[:1], [1], SAMPLING, 0)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "models", [{}, {"data": []}, {"data": [{"id": "m"}]}, {"data": [{"id": 1, "max_model_len": 9}]}]
+)
+def test_nonsense_about_the_model_is_one_sentence(models):
+    with rude(sends(models)) as (url, _), pytest.raises(ServerError, match="not of the protocol"):
+        ServedEngine(Server(url, retries=0, deadline=20), SimpleNamespace())

@@ -26,6 +26,7 @@ from workbench.objectives import (
 from workbench.policies import Policy
 from workbench.policies.batching import micro_batches
 from workbench.rollouts import NonFinite, Ragged, Rollouts, spread
+from workbench.utils.machine import torch_threads
 
 # The attributes of `StepStats` that have one number for each rollout.
 PER_ROLLOUT = ("clip_ratio", "entropy", "logprob_diff", "sampler_gap", "sampler_above")
@@ -188,6 +189,12 @@ class Step:
         self, optimizer: torch.optim.Optimizer, micro_tokens: int, max_grad_norm: float
     ) -> StepStats:
         """Compute the gradient in micro-batches, and let the optimizer step."""
+        with torch_threads(getattr(self.policy, "threads", None)):
+            return self._take(optimizer, micro_tokens, max_grad_norm)
+
+    def _take(
+        self, optimizer: torch.optim.Optimizer, micro_tokens: int, max_grad_norm: float
+    ) -> StepStats:
         policy, rollouts = self.policy, self.rollouts
         size = len(rollouts)
         # Zeros rather than None: a step without any gradient then still moves by Adam's momentum,

@@ -30,7 +30,7 @@ from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments
 from workbench.utils.descriptions import compose, describe
 from workbench.utils.failures import import_apart
 from workbench.utils.html import card
-from workbench.utils.machine import no_bfloat16
+from workbench.utils.machine import no_bfloat16, torch_threads
 from workbench.utils.names import LABS as LABS
 from workbench.utils.names import SIZES
 from workbench.utils.shipped import shipped
@@ -53,6 +53,9 @@ OF_WEIGHTS = OF_COURSES | {
     "token_entropy",
     "update_statistics",
 }
+
+# Settings of vLLM in this process.
+OF_VLLM = ("gpu_memory_utilization", "engine_sleeps", "hand_over")
 
 StressObject = Annotated[Stress, partial(instance_of, kinds=Stress, example="Stress(lag=4)")]
 
@@ -347,7 +350,7 @@ def tiny(
     model : path, optional
         Directory of another model.
     threads : int
-        Of torch, set when the policy is made. More than one slows a model this small.
+        Of torch, while the policy computes. More than one slows a model this small.
     share_prefixes : bool
         Whether a round computes what several responses to a problem begin with once for all of
         them, in sampling and in the update, as evaluations always do. Draws and gradients are the
@@ -365,6 +368,8 @@ def tiny(
         raise ValueError(f"regime={regime!r}: only the bases 'early' and 'late' have regimes")
     if model is not None:
         instance_of("model", model, (str, os.PathLike), "'a/directory', or None for a shipped one")
+        if size != "small":
+            raise ValueError(f"size={size!r}: it has no effect with model={str(model)!r}")
     if pool is not None:
         whole_number("pool", pool, 1, MOST_PROBLEMS)
     whole_number("held_out", held_out, 0, MOST_PROBLEMS)
@@ -394,12 +399,11 @@ def tiny(
     path = Path(model) if model is not None else shipped(f"models/{name}")
 
     def make_policy() -> Policy:
-        import torch
-
         from workbench.policies.transformers import TransformersPolicy
 
-        torch.set_num_threads(threads)
-        policy = TransformersPolicy.from_pretrained(path, device="cpu")
+        with torch_threads(threads):
+            policy = TransformersPolicy.from_pretrained(path, device="cpu")
+        policy.threads = threads
         policy.share_prefixes = share_prefixes
         return policy
 
@@ -471,13 +475,19 @@ def transformers(
         }
     if server is not None:
         _check_server(server, config)
+        config.check_used("a server that samples", (*OF_VLLM, "rows"))
+    elif config.engine == "vllm":
+        config.check_used("engine='vllm'", ["rows"])
+    else:
+        config.check_used("engine='transformers'", (*OF_VLLM, "chunk"))
 
     def make_policy() -> Policy:
         from workbench.policies.transformers import TransformersPolicy
 
         make = TransformersPolicy.from_pretrained
-        options = config.options_of(make, "template", "rows", "chunk", "float32_head")
-        options |= {"device": device, "vllm": vllm}
+        names = ("template", "rows", "chunk", "float32_head", "max_length")
+        options = config.options_of(make, *names) | {"device": device, "vllm": vllm}
+        options["max_new_tokens"] = config.sampling.max_new_tokens
         if server is not None:
             from workbench.policies.served import ServedEngine
 
@@ -526,6 +536,10 @@ def unsloth(
     Unsloth does it. Log-probabilities are the trainer's, see `workbench.policies.unsloth`.
     """
     config = UnslothConfig(model, **options)
+    if config.fast_inference:
+        config.check_used("fast_inference=True", ["rows"])
+    else:
+        config.check_used("fast_inference=False", ["gpu_memory_utilization", "chunk"])
     # A device that is named may be no better than the one that would be found.
     device = config.device or "cuda"
     if device != "cpu":

@@ -53,6 +53,7 @@ from workbench.utils.descriptions import describe
 from workbench.utils.failures import release
 from workbench.utils.html import card
 from workbench.utils.labels import check_label
+from workbench.utils.machine import torch_threads
 from workbench.utils.numbers import span, to_digits
 from workbench.utils.progress import Progress
 from workbench.utils.seeding import derive
@@ -539,15 +540,17 @@ def _begin(run: Run) -> _Open:
     for pool in (run.lab.problems, run.lab.held_out):
         if isinstance(pool, Pool):
             policy.check_prompts(pool)
-    manifest = {
-        "format": FORMAT,
-        **run.configuration(),
-        **run._further,
-        "files": read_from_files(method, policy, run.lab),
-        "held_out": len(run.lab.held_out or ()),
-        "policy": made_of(policy),
-        **made_on(policy.device),
-    }
+    # On the threads that the policy computes on.
+    with torch_threads(getattr(policy, "threads", None)):
+        manifest = {
+            "format": FORMAT,
+            **run.configuration(),
+            **run._further,
+            "files": read_from_files(method, policy, run.lab),
+            "held_out": len(run.lab.held_out or ()),
+            "policy": made_of(policy),
+            **made_on(policy.device),
+        }
     # Where the directory holds a record already, that one is opened, and the manifest above is
     # not written.
     if (run.path / "manifest.json").exists():

@@ -3,6 +3,8 @@
 Each error says in one line what is missing, and what to do about it.
 """
 
+import math
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -140,6 +142,29 @@ def in_chat(tokenizer: Any, prompt: str) -> str:
     )
 
 
+def end_of_turn(tokenizer: Any) -> int | None:
+    """The token that ends a turn in the tokenizer's chat template.
+
+    Where a template writes another text there, or none, a warning says so.
+    """
+    answer = "forty-two"
+    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}]
+    try:
+        text = tokenizer.apply_chat_template(turns, tokenize=False)
+    except Exception:  # a template may have no turns of an assistant
+        return None
+    end = text.rpartition(answer)[2].strip()
+    token = next(iter(tokenizer(end, add_special_tokens=False)["input_ids"]), None)
+    if token in tokenizer.all_special_ids or token in tokenizer.added_tokens_decoder:
+        return token
+    warnings.warn(
+        f"template='chat': its turns end with {brief(end)}, which is no token of its own, so "
+        "responses go on behind it; a text for Sampling(stop=...) may help",
+        stacklevel=3,
+    )
+    return None
+
+
 def _is_template(template: Any) -> bool:
     """Whether it is a text with places for the prompt, as it stands, and for nothing else."""
     try:
@@ -235,11 +260,58 @@ def check_kernels(config: Mapping[str, Any], is_one: bool = False) -> None:
             check_kernels(value, chooses)
 
 
-def check_length(config: Any, max_length: int | None) -> None:
-    """Raise ValueError when the model has fewer positions than asked for."""
-    limit = getattr(config, "max_position_embeddings", None)
-    if max_length is not None and limit is not None and max_length > limit:
-        raise ValueError(f"max_length={max_length}: the model has {limit} positions")
+def positions_of(config: Any) -> tuple[int | None, str]:
+    """How many tokens a model computes in one way, None for any number of them, and why.
+
+    It is the number of its positions. A model with `longrope` turns all tokens of a long text by
+    other angles than those of a short one, so beyond that switch a token would not be trained as it
+    was sampled. The angles of `dynamic` change beyond the number of positions.
+    """
+    config = config.get_text_config()
+    limit = getattr(config, "max_position_embeddings", None) or None
+    why = f"the model has {limit} positions"
+    rope = getattr(config, "rope_parameters", None) or {}
+    # Some models have one for each kind of their layers.
+    for each in (rope, *(value for value in rope.values() if isinstance(value, Mapping))):
+        if each.get("rope_type") == "longrope" and each["short_factor"] != each["long_factor"]:
+            limit = min(limit or math.inf, each["original_max_position_embeddings"])
+            why = (
+                f"beyond {limit} tokens the model computes all tokens in another way (longrope), "
+                "as it does from the first token on where max_length is larger"
+            )
+    return limit, why
+
+
+def fix_rotation(config: Any, max_length: int | None) -> None:
+    """Let a model with `longrope` turn all tokens as those of long texts, where the run has such.
+
+    vLLM does the same for an engine of that length.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    limit, _ = positions_of(config)
+    is_long = None not in (max_length, limit) and max_length > limit
+    if is_long and rope.get("rope_type") == "longrope":
+        rope["short_factor"] = rope["long_factor"]
+
+
+def check_length(config: Any, max_length: int | None, max_new_tokens: int = 0) -> None:
+    """Raise ValueError when the model has fewer positions than asked for, or too few for a response
+    of `max_new_tokens` tokens.
+    """
+    limit, why = positions_of(config)
+    if limit is None:
+        return
+    if max_length is not None and max_length > limit:
+        raise ValueError(f"max_length={max_length}: {why}")
+    if max_new_tokens >= limit:
+        raise ValueError(f"sampling.max_new_tokens={max_new_tokens}: {why}")
+
+
+def windows(config: Any) -> list[int]:
+    """Numbers of tokens beyond which some layer of a model does not see all tokens before."""
+    names = ("sliding_window", "attention_chunk_size", "attention_window_size", "window_size")
+    found = (getattr(config.get_text_config(), name, None) for name in names)
+    return [each for each in found if isinstance(each, int)]
 
 
 def has_windows(config: Any) -> bool:
@@ -250,6 +322,20 @@ def has_windows(config: Any) -> bool:
     if settings.get("layer_types") is not None:
         return set(settings["layer_types"]) != {"full_attention"}
     return settings.get("sliding_window") is not None
+
+
+def after_head(config: Any) -> tuple[float, float | None]:
+    """What a model does with the logits of its head: a factor on them, and their largest size.
+
+    Families name the same thing by different names.
+    """
+
+    def named(*names: str) -> Any:
+        return next((value for name in names if (value := getattr(config, name, None))), None)
+
+    factor = named("logit_scale", "lm_head_multiplier") or 1.0
+    cap = named("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+    return factor / (named("logits_scaling") or 1.0), cap
 
 
 def load_configuration(path: Any, revision: str | None, template: str) -> tuple[Any, Any]:

@@ -7,13 +7,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import DynamicCache, TopKLogitsWarper, TopPLogitsWarper
+from transformers import Cache, TopKLogitsWarper, TopPLogitsWarper
 
 from workbench.policies import END, GO_ON, STOP, Growing, Plan, Sampling
 from workbench.pools import Problem
@@ -23,7 +24,7 @@ from workbench.utils.seeding import derive, generator
 from workbench.utils.validation import counts as whole_counts
 
 BLOCK = 1024  # tokens of the vocabulary whose probabilities are summed one by one
-STOP_TOKENS = 32  # newest tokens that are searched for a stop string
+STOP_TOKENS = 32  # newest tokens searched for a stop string, besides one for each of its bytes
 LOGPROBS_OF_MARGINS = 2  # that an engine tells of a token where margins are asked for
 WORTH_COPYING = 0.85  # a cache is copied when fewer of its rows than this are still going
 
@@ -219,7 +220,8 @@ class Request:
         """
         # A stop string may be spread over several tokens. Copying all tokens so far at every step
         # would take longer and longer.
-        newest = samples.tokens[going, max(0, step + 1 - STOP_TOKENS) : step + 1]
+        longest = STOP_TOKENS + max((len(each.encode()) for each in self.sampling.stop), default=0)
+        newest = samples.tokens[going, max(0, step + 1 - longest) : step + 1]
         ended = self.policy.ends(newest, self.sampling.stop)
         samples.truncated[going[ended]] = False
         over = ended | (step + 1 >= self.room[going])
@@ -298,7 +300,7 @@ def _no_states(of: np.ndarray) -> np.ndarray:
 
 
 class CachedDecoder:
-    """Any causal language model on the public cache of transformers.
+    """Any causal language model on the cache that it makes itself.
 
     `MergedDecoder` has the same methods. Both are a batch of rows in the middle of decoding.
     """
@@ -308,18 +310,28 @@ class CachedDecoder:
 
     def __init__(self, policy: Any) -> None:
         self.policy = policy
-        self.cache = DynamicCache(config=policy.model.config)
+        self.cache: Any = None
+        # What the model calls its cache. Mamba has another word for it, and as it has no attention,
+        # it wants a mask of the new tokens alone, of which none is padding.
+        known = inspect.signature(policy.decoder.forward).parameters
+        self.is_recurrent = "cache_params" in known
+        self.word = "cache_params" if self.is_recurrent else "past_key_values"
 
     def begin(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Logits (P, V) after the prompts, padded on the left, with a mask (P, t)."""
         self.mask = mask
         self.positions = mask.sum(1)  # of the next token of each row
-        return self.policy.head(self._newest_states(ids, (mask.cumsum(1) - 1).clamp(min=0)))
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        return self.policy.sampled_logits(self._newest_states(ids, positions))
 
     def spread(self, rows: np.ndarray) -> None:
         """Go on with the rows (R,) in place of the present ones; repeats are allowed."""
         index = torch.as_tensor(rows, device=self.mask.device)
-        self.cache.batch_select_indices(index)
+        # `reorder_cache` knows the layers of every kind, those with recurrent states too. A model
+        # with a cache of its own selects rows in its own way.
+        has_own = type(self.cache).batch_select_indices is not Cache.batch_select_indices
+        select = self.cache.batch_select_indices if has_own else self.cache.reorder_cache
+        select(index)
         self.mask = self.mask[index]
         self.positions = self.positions[index]
 
@@ -328,19 +340,21 @@ class CachedDecoder:
         self.mask = torch.nn.functional.pad(self.mask, (0, 1), value=1)
         self.states = self._newest_states(tokens[:, None], self.positions[:, None])
         self.positions = self.positions + 1
-        return self.policy.head(self.states)
+        return self.policy.sampled_logits(self.states)
 
     def _newest_states(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """The final hidden state of the last token of every row."""
         # Prompts are padded on the left, so a token's place in the cache is not its position in its
         # own text: the positions are passed explicitly.
-        return self.policy.decoder(
+        found = self.policy.decoder(
             input_ids=ids,
-            attention_mask=self.mask,
+            attention_mask=self.mask if self.cache is None or not self.is_recurrent else None,
             position_ids=positions,
-            past_key_values=self.cache,
             use_cache=True,
-        ).last_hidden_state[:, -1]
+            **{self.word: self.cache},
+        )
+        self.cache = found[self.word]
+        return found.last_hidden_state[:, -1]
 
     def branch(self, children: np.ndarray) -> np.ndarray:
         """Go on with children[i] copies of each row i, (R,) int; 0 drops a row.
@@ -351,6 +365,40 @@ class CachedDecoder:
         order = np.repeat(np.arange(len(children)), children)
         self.spread(order)
         return order
+
+
+class WholeDecoder(CachedDecoder):
+    """Any causal language model without a cache, whose rows are computed anew for every token.
+
+    It computes what the trainer does with padded rows, and takes longer the longer they are.
+    """
+
+    def begin(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """See `CachedDecoder.begin`."""
+        self.lengths = mask.sum(1)
+        # Padded on the right, where a causal model cannot see it.
+        self.ids = ids.gather(1, mask.argsort(dim=1, descending=True, stable=True))
+        return self._logits()
+
+    def spread(self, rows: np.ndarray) -> None:
+        """See `CachedDecoder.spread`."""
+        index = torch.as_tensor(rows, device=self.ids.device)
+        self.ids, self.lengths = self.ids[index], self.lengths[index]
+
+    def advance(self, tokens: torch.Tensor) -> torch.Tensor:
+        """See `CachedDecoder.advance`."""
+        self.ids = torch.nn.functional.pad(self.ids, (0, 1))
+        self.ids.scatter_(1, self.lengths[:, None], tokens[:, None])
+        self.lengths = self.lengths + 1
+        return self._logits()
+
+    def _logits(self) -> torch.Tensor:
+        """Logits (R, V) after the last token of every row."""
+        ids = self.ids[:, : int(self.lengths.max())]
+        states = self.policy.decoder(input_ids=ids, use_cache=False).last_hidden_state
+        newest = (self.lengths - 1)[:, None, None].expand(-1, -1, states.shape[-1])
+        self.states = states.gather(1, newest)[:, 0]
+        return self.policy.sampled_logits(self.states)
 
 
 def sample(
@@ -384,7 +432,7 @@ def sample(
         of_step = torch.as_tensor(request.uniforms[going, step], device=logits.device)
         sources = torch.as_tensor(row_of, device=logits.device)
         tokens, logprobs, entropies = draw_tokens(
-            logits.float(), of_step, request.sampling, sources
+            logits.float(), of_step, request.sampling, sources, request.policy.never
         )
         chosen = tokens.cpu().numpy()
         samples.tokens[going, step] = chosen
@@ -498,6 +546,7 @@ def draw_tokens(
     uniforms: torch.Tensor,
     sampling: Sampling,
     rows: torch.Tensor | None = None,
+    never: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A token from each of N distributions, its log-probability and the entropy in nats, (N,) each.
 
@@ -509,6 +558,9 @@ def draw_tokens(
     sampling : Sampling
     rows : (N,) int64, optional
         The row of the logits that each token is drawn from. Default: each row once.
+    never : (n,) int64, optional
+        Tokens that are not drawn. As with `top_k`, log-probabilities stay those of the whole
+        distribution.
     """
     if rows is None:
         rows = torch.arange(len(logits), device=logits.device)
@@ -523,6 +575,9 @@ def draw_tokens(
     probabilities = logprobs.exp()
     # An impossible token has 0 times -inf, which counts as 0.
     entropies = -(probabilities * logprobs).nan_to_num_(nan=0.0).sum(-1)
+    if never is not None:
+        probabilities.index_fill_(1, never, 0.0)
+        logits = logits.index_fill(1, never, -torch.inf)
     if greedy:
         tokens = logits.argmax(-1)[rows]
     else:

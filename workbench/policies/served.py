@@ -15,12 +15,13 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPException
 from itertools import count
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -43,11 +44,29 @@ from workbench.verifiers.boxes import opened_thought
 # would refuse anything else again.
 WORTH_ANOTHER_TRY = (408, 429, 500, 502, 503, 504)
 LONGEST_PAUSE = 30.0  # seconds between two tries
+LOOK_UP = 0.1  # seconds after which one who waits for an answer looks whether it was given up
+LARGEST_ANSWER = 2**26  # bytes
+TRIES_OF_NONSENSE = 3  # for an answer that is not of the protocol, such as a proxy's
+OF_TEMPLATE = 2**16  # tokens that a server may put around a prompt, at most
+NEWER_LIMIT = "max_completion_tokens"
+ABOVE_ONE = 1e-3  # how far rounding may bring the logarithm of a probability above 0
 LARGEST_SEED = 2**31  # the seeds that every server takes are below
 
 
 class ServerError(OSError):
-    """A server gave no answer, or refused what it was asked."""
+    """A server gave no answer, or refused what it was asked.
+
+    Attributes
+    ----------
+    said : str
+        What it said where it refused.
+    """
+
+    said = ""
+
+
+class Nonsense(ValueError):
+    """An answer that is not of the protocol."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +115,12 @@ class Server:
         return self.url.rstrip("/") + ("" if has_path else "/v1")
 
     def ask(
-        self, path: str, body: Any = None, given_up: Event | None = None, waits: bool = True
+        self,
+        path: str,
+        body: Any = None,
+        given_up: Event | None = None,
+        waits: bool = True,
+        read: Callable[[Any], Any] = lambda answer: answer,
     ) -> Any:
         """The server's answer to one request, to POST where there is a body.
 
@@ -106,10 +130,13 @@ class Server:
             Such as "/completions".
         body : JSON data, optional
         given_up : Event, optional
-            Once it is set, no further try is made.
+            Once it is set, nobody waits for the answer, and no further try is made.
         waits : bool
             Whether it is asked again where the connection fails, by a server that may have been
             started anew.
+        read : function
+            What is taken from the answer. It raises `Nonsense` for one that is not of the protocol,
+            and the server is then asked again a few times.
 
         Raises
         ------
@@ -122,23 +149,31 @@ class Server:
             request.add_unredirected_header("Authorization", f"Bearer {self.key}")
         given_up = given_up or Event()
         started = time.monotonic()
+        until = started + self.deadline
         for tries in count(1):
-            left = started + self.deadline - time.monotonic()
+            most = self.retries
             try:
-                with urlopen(request, timeout=left) as answer:
-                    return json.load(answer)
-            except HTTPError as error:
-                answer_text = error.read(1000).decode(errors="replace")
-                reason = f"status {error.code}: {cause_of(ValueError(answer_text))}"
-                if error.code not in WORTH_ANOTHER_TRY:
-                    raise ServerError(f"{self.url}: it refused the request ({reason})") from None
+                status, text = _within(until, given_up, lambda: _response(request, until))
+                if status is None:
+                    return _taken(text, read)
+                said = text[:1000].decode(errors="replace")
+                reason = f"status {status}: {cause_of(ValueError(' '.join(said.split())))}"
+                if status not in WORTH_ANOTHER_TRY:
+                    error = ServerError(f"{self.url}: it refused the request ({reason})")
+                    error.said = said
+                    raise error
+            except ServerError:
+                raise
+            except Nonsense as error:
+                reason = f"what it answered is not of the protocol: {error}"
+                most = min(self.retries, TRIES_OF_NONSENSE - 1)
             except (OSError, HTTPException, ValueError) as error:
                 reason = cause_of(error)
                 if not waits:
                     given_up.set()
             pause = min(2.0 ** (tries - 1), LONGEST_PAUSE)
             seconds = time.monotonic() - started
-            if tries > self.retries or seconds + pause >= self.deadline or given_up.wait(pause):
+            if tries > most or seconds + pause >= self.deadline or given_up.wait(pause):
                 break
         raise ServerError(
             f"{self.url}: no answer in {seconds:.0f} seconds and {tries} tries ({reason}); a run "
@@ -146,11 +181,23 @@ class Server:
         )
 
     def choices(
-        self, path: str, bodies: Iterable[Any], waits: bool = True
-    ) -> list[tuple[Any, Any]]:
-        """The one response to each of many requests, in their order, and what it has used.
+        self,
+        path: str,
+        bodies: Sequence[Any],
+        read: Callable[[Any, Any, Any], Any],
+        waits: bool = True,
+    ) -> list[Any]:
+        """What is read from the one response to each of many requests, in their order.
 
-        waits : see `ask`
+        Parameters
+        ----------
+        path, waits
+            See `ask`.
+        bodies : list of JSON data
+        read : function
+            read(body, choice, usage) returns what is taken from a response and from what the server
+            says it has used. Whatever it raises for an entry that is missing, or of another type,
+            means that the answer is not of the protocol.
 
         Raises
         ------
@@ -158,36 +205,109 @@ class Server:
             Also for an answer that is not one of the protocol, and for a response that was cut off
             by anything but its own end and the longest length.
         """
+
+        def choice_of(body: Any, answer: Any) -> Any:
+            [choice] = answer["choices"]
+            # Anything else is no whole response, and would be rewarded as a short one.
+            if choice["finish_reason"] not in ("stop", "length"):
+                reason = choice["finish_reason"]
+                raise ServerError(f"{self.url}: a response was ended by {brief(reason)}")
+            return read(body, choice, answer["usage"])
+
         given_up = Event()
         workers = ThreadPoolExecutor(self.at_once)
         try:
-            futures = [workers.submit(self.ask, path, body, given_up, waits) for body in bodies]
-            answers = [each.result() for each in futures]
+            futures = [
+                workers.submit(self.ask, path, body, given_up, waits, partial(choice_of, body))
+                for body in bodies
+            ]
+            # In the order of their ends: the first failure is the cause of those that follow.
+            for each in as_completed(futures):
+                each.result()
+            return [each.result() for each in futures]
         finally:
             # After an error, or an interrupt, nobody waits for the others.
             given_up.set()
             workers.shutdown(wait=False, cancel_futures=True)
-        found = []
-        for answer in answers:
-            try:
-                [choice] = answer["choices"]
-                reason, usage = choice["finish_reason"], answer["usage"]
-            except (KeyError, TypeError, ValueError):
-                raise ServerError(f"{self.url}: {brief(answer)} is not of the protocol") from None
-            # Anything else is no whole response, and would be rewarded as a short one.
-            if reason not in ("stop", "length"):
-                raise ServerError(f"{self.url}: a response was ended by {reason!r}")
-            found.append((choice, usage))
-        return found
 
 
-def _request_body(model: str, sampling: Sampling, seed: int, most: int) -> dict[str, Any]:
-    """What a request says of how its response is sampled."""
+def _within(until: float, given_up: Event, work: Callable[[], Any]) -> Any:
+    """What work() returns or raises, or TimeoutError at a time of `time.monotonic`.
+
+    A server may send a byte now and then, which no timeout of a socket notices. So the work is done
+    in a thread that nobody waits for longer.
+    """
+    done: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except Exception as error:  # raised again below
+            done.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    while not given_up.is_set() and (left := until - time.monotonic()) > 0:
+        if wait([done], timeout=min(left, LOOK_UP)).done:
+            return done.result()
+    raise TimeoutError("given up" if given_up.is_set() else "timed out")
+
+
+def _response(request: Request, until: float) -> tuple[int | None, bytes]:
+    """What a server sends: the status of a refusal, else None, and its text."""
+    left = max(until - time.monotonic(), 1e-3)
+    status = None
+    try:
+        answer = urlopen(request, timeout=left)
+    except HTTPError as error:
+        answer, status = error, error.code
+    with answer:
+        text = bytearray()
+        while part := answer.read1(2**16):
+            text += part
+            if len(text) > LARGEST_ANSWER:
+                raise Nonsense(f"it has more than {LARGEST_ANSWER:,} bytes")
+            if time.monotonic() > until:
+                raise TimeoutError("timed out")
+    return status, bytes(text)
+
+
+def _taken(text: bytes, read: Callable[[Any], Any]) -> Any:
+    """What is read from the text of an answer; Nonsense where that cannot be."""
+    try:
+        return read(json.loads(text))
+    except Nonsense:
+        raise
+    # Whatever is missing, or of another type than that of the protocol.
+    except (LookupError, TypeError, ValueError, RecursionError, AttributeError) as error:
+        shown = brief(text[:1000].decode(errors="replace"))
+        raise Nonsense(f"{type(error).__name__}, {cause_of(error)}, in {shown}") from None
+
+
+def _count(name: str, usage: Any, most: int) -> int:
+    """A number of tokens that a server says it has used."""
+    number = usage[name]
+    if type(number) is not int or not 0 <= number <= most:
+        raise Nonsense(f"usage.{name} is {brief(number)}; 0 to {most} are possible")
+    return number
+
+
+def _text(name: str, text: Any) -> str:
+    """A text that can be written to disk."""
+    if not isinstance(text, str):
+        raise Nonsense(f"{name} is {brief(text)}, and no text")
+    text.encode()
+    return text
+
+
+def _request_body(
+    model: str, sampling: Sampling, seed: int, most: int, limit: str = "max_tokens"
+) -> dict[str, Any]:
+    """What a request says of how its response is sampled; `limit` is the server's word."""
     body: dict[str, Any] = {
         "model": model,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        "max_tokens": most,
+        limit: most,
         "seed": seed % LARGEST_SEED,
     }
     # Not all servers know it, and it is no part of OpenAI's protocol.
@@ -228,6 +348,7 @@ class ServedPolicy:
     template: str = "chat"
 
     samples_apart = False
+    limit = "max_tokens"  # what the server calls the length of the longest response
     layout = "padded"
     model = None
     parameter_count = 0
@@ -251,29 +372,45 @@ class ServedPolicy:
         is_chat = self.template == "chat"
         bodies = []
         for i, its_seed in zip(batch.owner, batch.seed_of_each):
-            body = _request_body(self.name, sampling, its_seed, sampling.max_new_tokens)
+            most = sampling.max_new_tokens
+            body = _request_body(self.name, sampling, its_seed, most, self.limit)
             text = batch.problems[i].prompt
             if is_chat:
                 body["messages"] = [{"role": "user", "content": text}]
             else:
                 body["prompt"] = self.template.format(prompt=text)
             bodies.append(body)
-        answers = self.server.choices("/chat/completions" if is_chat else "/completions", bodies)
-        # A model that only thought has no content.
-        texts = [
-            (choice["message"]["content"] or "")
-            if is_chat
-            else opened_thought(body["prompt"]) + choice["text"]
-            for body, (choice, _) in zip(bodies, answers)
-        ]
-        lengths = [usage["completion_tokens"] for _, usage in answers]
-        of_prompts = [usage["prompt_tokens"] for _, usage in answers]
+
+        def read(body: Any, choice: Any, usage: Any) -> tuple[str, int, int, bool]:
+            # A model that only thought has no content.
+            text = choice["message"]["content"] if is_chat else choice["text"]
+            text = "" if is_chat and text is None else text
+            # The prompt may have opened a thought, which then belongs to the text.
+            begun = "" if is_chat else opened_thought(body["prompt"])
+            asked = len(json.dumps(body)) + OF_TEMPLATE
+            return (
+                begun + _text("its content" if is_chat else "its text", text),
+                _count("completion_tokens", usage, sampling.max_new_tokens),
+                _count("prompt_tokens", usage, asked),
+                choice["finish_reason"] == "length",
+            )
+
+        path = "/chat/completions" if is_chat else "/completions"
+        try:
+            answers = self.server.choices(path, bodies, read)
+        except ServerError as error:
+            # OpenAI's own servers know the older word no more, and most others not the newer one.
+            if self.limit == NEWER_LIMIT or NEWER_LIMIT not in error.said:
+                raise
+            self.limit = NEWER_LIMIT
+            return self.generate(prompts, counts, sampling, seed)
+        texts, lengths, of_prompts, truncated = zip(*answers) if answers else ((),) * 4
         return Rollouts(
             **batch.columns,
             prompt=Ragged.of([np.zeros(n) for n in of_prompts], np.int32),
             response=Ragged.of([np.zeros(n) for n in lengths], np.int32),
             text=np.array(texts, dtype=object),
-            truncated=np.array([choice["finish_reason"] == "length" for choice, _ in answers]),
+            truncated=np.array(truncated, dtype=bool),
         )
 
     def check_prompts(self, problems: Iterable[Problem]) -> None:
@@ -326,9 +463,7 @@ class ServedEngine:
 
     def __init__(self, server: Server, client: Any = None) -> None:
         self.server = server
-        served = server.ask("/models")["data"][0]
-        self.name = served["id"]
-        self.max_length = served["max_model_len"]
+        self.name, self.max_length = server.ask("/models", read=_first_model)
         if client is None:
             from trl.generation.vllm_client import VLLMClient
 
@@ -339,6 +474,7 @@ class ServedEngine:
 
     def update(self, model: Any) -> None:
         """Hand over all weights of the model as they are now."""
+        self.vocabulary = model.get_input_embeddings().weight.shape[0]
         if not self._joined:
             self.client.init_communicator(next(model.parameters()).device)
             self._joined = True
@@ -379,19 +515,35 @@ class ServedEngine:
             {**further, "prompt": ids, **_request_body(self.name, sampling, seed, int(most))}
             for ids, seed, most in zip(texts, seeds, room)
         ]
+
+        def read(
+            body: Any, choice: Any, _: Any
+        ) -> tuple[list[int], list[float], bool, list[float]]:
+            ids, logprobs = choice["token_ids"], choice["logprobs"]
+            of_tokens = [float(each) for each in logprobs["token_logprobs"]]
+            known = all(type(each) is int and 0 <= each < self.vocabulary for each in ids)
+            if not known or not 1 <= len(ids) <= body["max_tokens"]:
+                raise Nonsense(
+                    f"token_ids is {brief(ids)}; 1 to {body['max_tokens']} numbers below "
+                    f"{self.vocabulary} are possible"
+                )
+            if len(of_tokens) != len(ids) or not all(-math.inf < x < ABOVE_ONE for x in of_tokens):
+                raise Nonsense(
+                    f"token_logprobs is {brief(of_tokens)}, for {len(ids)} tokens; a logarithm of "
+                    "a probability is needed for each"
+                )
+            rows = [_margin(likely) for likely in logprobs["top_logprobs"]] if margins else []
+            return ids, of_tokens, choice["finish_reason"] == "length", rows
+
         # A server that was started anew would answer with the weights that it began with.
-        answers = self.server.choices("/completions", bodies, waits=False)
-        choices = [choice for choice, _ in answers]
-        logprobs = [choice["logprobs"] for choice in choices]
+        answers = self.server.choices("/completions", bodies, read, waits=False)
+        tokens, of_tokens, truncated, gaps = zip(*answers)
         samples = Samples.by_engine(
-            Ragged.of([choice["token_ids"] for choice in choices], np.int32),
-            Ragged.of([each["token_logprobs"] for each in logprobs], np.float32),
-            np.array([choice["finish_reason"] == "length" for choice in choices], dtype=bool),
+            Ragged.of(tokens, np.int32),
+            Ragged.of(of_tokens, np.float32),
+            np.array(truncated, dtype=bool),
         )
-        if not margins:
-            return samples, None
-        rows = [[_margin(likely) for likely in each["top_logprobs"]] for each in logprobs]
-        return samples, Ragged.of(rows, np.float32)
+        return samples, Ragged.of(gaps, np.float32) if margins else None
 
     def rest(self) -> None:
         """Nothing: the server has its own GPU."""
@@ -402,6 +554,12 @@ class ServedEngine:
         The server takes them over the tokens that top_p and top_k leave.
         """
         return sampling.top_p == 1 and not sampling.top_k
+
+
+def _first_model(answer: Any) -> tuple[str, int]:
+    """Name of the model that a server has, and the tokens that prompt and response may have."""
+    model = answer["data"][0]
+    return _text("id", model["id"]), _count("max_model_len", model, LARGEST_SEED)
 
 
 def _margin(likely: Mapping[str, float]) -> float:

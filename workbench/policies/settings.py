@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from workbench.policies import Sampling, checks
@@ -70,6 +71,15 @@ class ModelConfig:
         instance_of("model", self.model, (str, os.PathLike), "'Qwen/Qwen2.5-0.5B-Instruct'")
         checks.check_model(self.model)
         checks.check_template(self.template)
+        if self.revision is not None and Path(self.model).exists():
+            raise ValueError(f"revision={self.revision!r}: {self.model} is a local directory")
+
+    def check_used(self, sampler: str, unused: Sequence[str]) -> None:
+        """ValueError for a field that is set, and has no effect with what samples."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name in unused and value != each.default:
+                raise ValueError(f"{each.name}={value!r}: it has no effect with {sampler}")
 
     def options_of(self, function: Callable[..., Any], *further: str) -> dict[str, Any]:
         """The fields, but for the model, that are arguments of a function or class too.
@@ -99,7 +109,7 @@ class TransformersConfig(ModelConfig):
         What samples. vLLM keeps its own copy of the weights, which is synchronised before each
         call.
     max_length : int, optional
-        Tokens of prompt and response with vLLM; None for all that the model has.
+        Tokens of prompt and response; None for all that the model has.
     gpu_memory_utilization : float
         vLLM's share of the GPU's memory.
     engine_sleeps : bool
@@ -133,8 +143,8 @@ class TransformersConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.check_precision(self.dtype, self.lora)
+        _check_room(self.sampling, self.max_length)
         if self.engine == "vllm":
-            _check_room(self.sampling, self.max_length)
             checks.check_hand_over(self.lora or {}, self.hand_over == "merged")
 
 

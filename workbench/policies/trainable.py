@@ -8,9 +8,9 @@ and, for large vocabularies, in recomputed chunks, so that no (R, T, V) tensor i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from workbench.policies.batching import micro_batches
 from workbench.policies.lora import fuse
 from workbench.policies.merged import is_plain
 from workbench.rollouts import Ragged, Rollouts
+from workbench.utils.machine import torch_threads
 
 # Logits held at once in float32, 128 MiB. On an NVIDIA GPU, where larger operations pay, 512 MiB.
 LOGIT_CHUNK = 2**25
@@ -33,6 +34,17 @@ LOGIT_CHUNK_ON_CUDA = 2**27
 EXACT = 5e-4
 ROUGH = 0.05  # the same where products have 16 bits
 RESCORED = 16_384  # tokens of one forward pass over what another sampler has drawn
+
+
+def on_its_threads(method: Callable[..., Any]) -> Any:
+    """A method of a policy, which computes on the policy's threads and gives torch its own back."""
+
+    @wraps(method)
+    def computed(self: Any, *arguments: Any, **options: Any) -> Any:
+        with torch_threads(self.threads):
+            return method(self, *arguments, **options)
+
+    return computed
 
 
 class TrainableModel:
@@ -52,6 +64,9 @@ class TrainableModel:
         How the trainer lays out rows, see `Policy`. "packed" where the model allows it.
     end_ids : list of int
         The tokens that end a response, ascending: the tokenizer's, and those the model names.
+    never : (n,) int64 tensor, optional
+        Rows of the embedding that stand for no token of the tokenizer, so that they are not drawn.
+        Embeddings are rounded up to a handy size.
     autocast : bool
         Whether products are computed in bfloat16, also those with weights in float32. It is so on
         a GPU, and wherever the weights under a float32 adapter have 16 bits.
@@ -67,6 +82,9 @@ class TrainableModel:
     part after a few tokens. So seconds of runs that share prefixes say nothing about a large model.
     """
 
+    threads: int | None = None
+    """Of torch, while this policy computes; None for those that torch has."""
+
     def __init__(self, model: Any, tokenizer: Any, float32_head: bool = False) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -74,8 +92,11 @@ class TrainableModel:
         # A LoRA model wraps the real one. Decoder and head are those inside, where the adapters are
         # in place.
         core = model if isinstance(model, PreTrainedModel) else model.get_base_model()
-        self.decoder = core.get_decoder()
+        found = core.get_decoder()
+        # Llama 4 names none of its own.
+        self.decoder = core.model if found is core else found
         self.head = core.get_output_embeddings()
+        self._factor, self._cap = checks.after_head(core.config.get_text_config())
         if float32_head and not isinstance(self.head, torch.nn.Linear):
             raise ValueError(
                 "float32_head=True: the head has an adapter; leave it out of target_modules"
@@ -87,6 +108,9 @@ class TrainableModel:
         named = model.generation_config.eos_token_id
         named = [] if named is None else np.atleast_1d(named).tolist()
         self.end_ids = sorted({tokenizer.eos_token_id, *named})
+        known = np.fromiter(tokenizer.get_vocab().values(), dtype=np.int64)
+        beyond = np.setdiff1d(np.arange(len(self.head.weight)), known)
+        self.never = torch.as_tensor(beyond, device=self.device) if len(beyond) else None
         # peft keeps an adapter in float32. Without autocast its products would be computed in
         # float32 too, without the tensor cores of a GPU.
         precisions = {each.dtype for each in model.parameters() if each.is_floating_point()}
@@ -94,7 +118,7 @@ class TrainableModel:
         # Two trials on a few tokens: whether decoder and head alone give the model's logits,
         # without which nothing else here is right, and whether packed rows give the same numbers.
         model.eval()
-        self._check_logits()
+        self._check_logits(core)
         self.layout = self._tried_layout(core)
 
     @property
@@ -102,6 +126,7 @@ class TrainableModel:
         """Where the model lies."""
         return self.head.weight.device
 
+    @on_its_threads
     @torch.no_grad()
     def rescored(self, rollouts: Rollouts, temperature: float = 1.0) -> Rollouts:
         """See `Policy.rescored`."""
@@ -120,6 +145,7 @@ class TrainableModel:
             entropy=token_entropy.means(),
         )
 
+    @on_its_threads
     def logprobs(
         self,
         rollouts: Rollouts,
@@ -221,10 +247,20 @@ class TrainableModel:
         They are computed in the precision of the head unless `float32_head` asks for more.
         """
         if not self.float32_head:
-            return self.head(states).float()
+            return self.sampled_logits(states).float()
         bias = None if self.head.bias is None else self.head.bias.float()
         with torch.autocast(self.device.type, enabled=False):
-            return linear(states.float(), self.head.weight.float(), bias)
+            return self._after_head(linear(states.float(), self.head.weight.float(), bias))
+
+    def sampled_logits(self, states: torch.Tensor) -> torch.Tensor:
+        """Logits (..., V) of final hidden states (..., H), in the precision of the head."""
+        return self._after_head(self.head(states))
+
+    def _after_head(self, logits: torch.Tensor) -> torch.Tensor:
+        """What the model makes of the logits that come out of its head."""
+        if self._factor != 1:
+            logits = logits * self._factor
+        return logits if self._cap is None else self._cap * (logits / self._cap).tanh()
 
     def _trained(self) -> dict[str, torch.nn.Parameter]:
         """The trainable parameters by name."""
@@ -266,7 +302,7 @@ class TrainableModel:
     # Trials on a few tokens
 
     @torch.no_grad()
-    def _check_logits(self) -> None:
+    def _check_logits(self, core: Any) -> None:
         """Raise ValueError for a model that rescales or caps its logits after the head.
 
         Log-probabilities are computed from the head alone and would be wrong.
@@ -275,11 +311,15 @@ class TrainableModel:
         with self._precision():
             # The tolerance leaves room for bfloat16. A scale or a cap on the logits differs by far
             # more.
-            own = self.head(self._states(ids)).float()
+            own = self.sampled_logits(self._states(ids)).float()
             expected = self.model(input_ids=ids).logits.float()
+        if not expected.isfinite().all():
+            raise ValueError(f"model={core.config.name_or_path!r}: its logits are not finite")
         if not torch.allclose(own, expected, atol=1e-2, rtol=1e-2):
-            kind = type(self.model).__name__
-            raise ValueError(f"model: {kind} changes its logits after the head")
+            kind = type(core).__name__
+            raise ValueError(
+                f"model: {kind} changes its logits after the head in a way that is not known here"
+            )
 
     def _is_close(self, numbers: torch.Tensor, expected: torch.Tensor) -> bool:
         """Whether numbers that were computed in two ways differ by rounding only."""

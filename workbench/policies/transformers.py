@@ -9,6 +9,7 @@ have ended leave the batch. Models of the usual architectures are sampled with m
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from workbench.policies import Plan, Sampling, checks
@@ -24,19 +26,25 @@ from workbench.policies.decoding import (
     PromptBatch,
     Request,
     Samples,
+    WholeDecoder,
     sample,
     sample_by_engine,
     uniforms_of,
 )
 from workbench.policies.memory import BYTES
 from workbench.policies.merged import MergedDecoder, supports
-from workbench.policies.trainable import TrainableModel
+from workbench.policies.trainable import TrainableModel, on_its_threads
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
-from workbench.utils.validation import brief, one_of, whole_number
+from workbench.utils.seeding import generator
+from workbench.utils.validation import brief, cause_of, one_of, whole_number
 from workbench.verifiers.boxes import opened_thought
 
 END_OF_PROMPT = 16  # tokens in which a template may open a thought
+# What a trial of the decoders may cost, in FLOPs of one forward pass: some tenths of a second.
+TRIAL_FLOPS = 2e10
+TRIAL_FLOPS_ON_CUDA = 1e14
+LONGEST_TRIAL = 2**17  # tokens, where the model has no limit
 
 
 class TransformersPolicy(TrainableModel):
@@ -83,6 +91,14 @@ class TransformersPolicy(TrainableModel):
         whole_number("rows", rows, 1)
         whole_number("chunk", chunk, 1)
         super().__init__(model, tokenizer, float32_head)
+        turn = checks.end_of_turn(tokenizer) if template == "chat" else None
+        self.end_ids = sorted({*self.end_ids, *([] if turn is None else [turn])})
+        # Special tokens that a verifier may look for, such as <answer>, stay in the texts. Those
+        # that only begin, end or pad a text, or stand for the unknown, do not.
+        named = (getattr(tokenizer, f"{name}_id") for name in tokenizer.SPECIAL_TOKENS_ATTRIBUTES)
+        self.left_out = {*self.end_ids, *named}
+        special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self.keeps_special = not special <= self.left_out
         self.template = template
         self.rows = rows
         self.chunk = chunk
@@ -92,12 +108,14 @@ class TransformersPolicy(TrainableModel):
         if engine is not None:
             self.max_length = min(max_length or engine.max_length, engine.max_length)
             self.samples_apart = True
-        # Positions that are learnt, as those of GPT-2, end where the table of them does.
-        if any(hasattr(self.decoder, name) for name in ("wpe", "embed_positions")):
-            positions = model.config.max_position_embeddings
-            self.max_length = min(self.max_length or positions, positions)
+        checks.check_length(model.config, max_length)
+        limit, self._why = checks.positions_of(model.config)
+        self.max_length = min(filter(None, (self.max_length, limit)), default=None)
         self.buffers: dict[str, torch.Tensor] = {}  # memory that sampling uses again and again
-        self.merges = engine is None and self._can_merge()
+        # How the model itself samples, where no other program does.
+        kind = CachedDecoder if self.samples_apart else self._tried_decoder()
+        self.merges = kind is MergedDecoder
+        self.plain_decoder = CachedDecoder if self.merges else kind
 
     @classmethod
     def from_pretrained(
@@ -110,6 +128,7 @@ class TransformersPolicy(TrainableModel):
         revision: str | None = None,
         vllm: Mapping[str, Any] | None = None,
         gradient_checkpointing: bool | None = None,
+        max_new_tokens: int = 0,
         **options: Any,
     ) -> TransformersPolicy:
         """Load a model from a directory or from the hub.
@@ -131,8 +150,17 @@ class TransformersPolicy(TrainableModel):
         gradient_checkpointing : bool, optional
             Compute each layer again in the backward pass, in place of keeping what it computed.
             Default: on a GPU.
+        max_new_tokens : int
+            Of the longest response that will be asked for, which is compared with the model's
+            positions before the weights are loaded.
         options
             Further arguments of the class.
+
+        Raises
+        ------
+        ValueError
+            For what does not fit the model, and for weights that cannot be read, are missing or not
+            finite, with their file.
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         one_of("dtype", dtype, BYTES)
@@ -140,7 +168,9 @@ class TransformersPolicy(TrainableModel):
         config, tokenizer = checks.load_configuration(path, revision, template)
         merges = bool(vllm and vllm.get("merges"))
         checks.check_quantised(config, lora, merges=merges)
-        checks.check_length(config, (vllm or {}).get("max_length"))
+        max_length = options.get("max_length") or (vllm or {}).get("max_length")
+        checks.fix_rotation(config, max_length)
+        checks.check_length(config, max_length, max_new_tokens)
         if vllm is not None:
             # The engine starts before the model is loaded, as it takes a share of what is free.
             from workbench.policies.vllm import Engine
@@ -154,15 +184,7 @@ class TransformersPolicy(TrainableModel):
                 float32_head=options.get("float32_head", False),
                 **vllm,
             )
-        with checks.quiet():
-            model = AutoModelForCausalLM.from_pretrained(
-                path,
-                # The one that was checked: an adapter's directory would lead to another's.
-                config=config,
-                dtype=dtype,
-                revision=revision,
-                trust_remote_code=False,
-            )
+        model = _load(path, config, revision, dtype)
         model.to(device)
         if gradient_checkpointing is None:
             gradient_checkpointing = str(device).startswith("cuda")
@@ -178,6 +200,7 @@ class TransformersPolicy(TrainableModel):
 
     # Sampling
 
+    @on_its_threads
     @torch.no_grad()
     def generate(
         self,
@@ -281,13 +304,14 @@ class TransformersPolicy(TrainableModel):
         # An architecture that is not known may keep tensors, which must stay ordinary ones.
         # The merged decoder has no hidden states of the model's own to show.
         merges = self.merges and not request.plan.states
+        kind = MergedDecoder if merges else self.plain_decoder
         without_gradient = torch.inference_mode if merges else torch.no_grad
         # Merged weights choose the precision of each product themselves.
         precision = nullcontext() if merges else self._precision()
         with without_gradient(), precision:
             # Each distinct text is computed once for all its responses.
             distinct, text_of_row = np.unique(request.owner, return_inverse=True)
-            decoder, logits = self._prefill(texts.take(distinct), merges)
+            decoder, logits = self._prefill(texts.take(distinct), kind)
             # Where a decoder copies its whole cache for every new row, sharing rows does not pay.
             share_prefixes = self.share_prefixes and decoder.compacts_at_once
             if share_prefixes:
@@ -299,11 +323,10 @@ class TransformersPolicy(TrainableModel):
                 row_of = np.arange(len(text_of_row))
             return sample(decoder, logits, row_of, request, share_prefixes)
 
-    def _prefill(self, prompts: Ragged, merged: bool) -> tuple[Any, torch.Tensor]:
+    def _prefill(self, prompts: Ragged, kind: Any) -> tuple[Any, torch.Tensor]:
         """A decoder that holds the prompts (P rows), and the logits (P, V) of the next tokens."""
-        ids, mask = self._left_padded(prompts)
-        decoder: Any = MergedDecoder(self) if merged else CachedDecoder(self)
-        return decoder, decoder.begin(ids, mask)
+        decoder = kind(self)
+        return decoder, decoder.begin(*self._left_padded(prompts))
 
     def _left_padded(self, texts: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids and mask, with the newest token of every row in the last column."""
@@ -334,14 +357,14 @@ class TransformersPolicy(TrainableModel):
             else self.template.format(prompt=prompt)
             for prompt in prompts
         ]
-        # A chat template writes special tokens itself.
-        return self.tokenizer(texts, add_special_tokens=not is_chat)["input_ids"]
+        # A chat template writes special tokens itself, and any other may begin with the one that
+        # the tokenizer puts in front.
+        rows = self.tokenizer(texts, add_special_tokens=not is_chat)["input_ids"]
+        twice = [self.tokenizer.bos_token_id] * 2
+        return [row[1:] if row[:2] == twice else row for row in rows]
 
     def ends(self, tokens: np.ndarray, stop: Sequence[str]) -> np.ndarray:
-        """Which of the responses, by their newest tokens (R, t), end with the last one, (R,) bool.
-
-        A stop string of more tokens than these is not found.
-        """
+        """Which responses, by their newest tokens (R, t), end with the last one, (R,) bool."""
         ended = np.isin(tokens[:, -1], self.end_ids)
         # A stop string may be spread over several tokens, so the newest ones are decoded together.
         if stop:
@@ -351,12 +374,16 @@ class TransformersPolicy(TrainableModel):
 
     def decode(self, rows: list[list[int]], skip_special_tokens: bool = True) -> list[str]:
         """Each row of token ids as text."""
+        if skip_special_tokens and self.keeps_special:
+            rows = [[token for token in row if token not in self.left_out] for row in rows]
+            skip_special_tokens = False
         decode = self.tokenizer.batch_decode
         if self.tokenizer.is_fast and not self.tokenizer.clean_up_tokenization_spaces:
             # What `batch_decode` asks of each row, asked of all rows at once.
             decode = self.tokenizer.backend_tokenizer.decode_batch
         return decode(rows, skip_special_tokens=skip_special_tokens)
 
+    @on_its_threads
     @torch.no_grad()
     def prompt_states(self, prompts: Iterable[str]) -> np.ndarray:
         """Mean final hidden state over the tokens of each prompt, (P, H) float32."""
@@ -393,24 +420,89 @@ class TransformersPolicy(TrainableModel):
         reference.model.eval()
         return reference
 
+    # Trials on a few tokens
+
     @torch.no_grad()
-    def _can_merge(self) -> bool:
-        """Whether merged weights compute what the model computes, tried on two short prompts."""
-        if not supports(self):
-            return False
-        # Any six tokens will do that are not special ones, whose states may be so large that what
-        # two precisions make of them has little in common.
-        tokens = np.linspace(0, len(self.head.weight), 8)[1:-1].astype(np.int32).tolist()
-        prompts = Ragged.of([tokens[:1], tokens[1:4]], np.int32)
-        newest = torch.tensor(tokens[4:], device=self.device)
+    def _tried_decoder(self) -> Any:
+        """The fastest decoder whose logits are those of the trainer, on three short rollouts.
+
+        Raises
+        ------
+        ValueError
+            Where there is none: the model would be trained on another distribution than it samples.
+        """
+        rollouts = self._trial()
+        expected = self._trained_logits(rollouts)
+        kind, cause = type(self.model).__name__, ""
+        if self.layout == "padded":
+            each = [self._trained_logits(rollouts.take(np.array([row]))) for row in range(3)]
+            cause = self._difference(torch.cat(each), expected)
+        if cause:
+            raise ValueError(f"model: {kind} computes a text differently beside others: {cause}")
+        for decoder in (MergedDecoder, CachedDecoder, WholeDecoder):
+            if decoder is MergedDecoder and not supports(self):
+                continue
+            before, cause = cause, self._tried(decoder, rollouts, expected)
+            if not cause:
+                if decoder is WholeDecoder:
+                    text = f"model: {kind} is sampled slowly, without its cache: with it, {before}"
+                    warnings.warn(text, stacklevel=4)
+                return decoder
+        raise ValueError(
+            f"model: {kind} samples from another distribution than it would be trained on, with "
+            f"its cache and without: {cause}"
+        )
+
+    def _tried(self, kind: Any, rollouts: Rollouts, expected: torch.Tensor) -> str:
+        """Why a decoder is not the right one for the model; empty where it is."""
+        prompts, row_of = rollouts.prompt.distinct()
+        tokens = torch.as_tensor(rollouts.response.padded(), device=self.device).long()
+        precision = nullcontext() if kind is MergedDecoder else self._precision()
+        try:
+            with precision:
+                decoder, first = self._prefill(prompts, kind)
+                decoder.spread(row_of)
+                found = [first[torch.as_tensor(row_of, device=self.device)]]
+                found += [decoder.advance(tokens[:, place]) for place in range(tokens.shape[1] - 1)]
+        except Exception as error:  # whatever a cache of the model's own raises
+            return cause_of(error)
+        return self._difference(torch.stack(found, 1).flatten(0, 1).float(), expected)
+
+    def _trial(self) -> Rollouts:
+        """A rollout of a long prompt between two of a short one, of ordinary tokens.
+
+        The long one goes beyond every window of the model, unless that would take long.
+        """
+        longest = max(1, (self.max_length or LONGEST_TRIAL) - 3)
+        flops = TRIAL_FLOPS_ON_CUDA if self.device.type == "cuda" else TRIAL_FLOPS
+        affordable = flops / (2 * self.parameter_count)
+        windows = [each + 2 for each in checks.windows(self.model.config)]
+        length = max([8, *(each for each in windows if each <= min(longest, affordable))])
+        # Special tokens, whose states may be so large that what two precisions make of them has
+        # little in common, stand at the ends of vocabularies.
+        size = len(self.head.weight)
+        rng = generator(0, "trial")
+        short, long, *responses = (
+            rng.integers(size // 8, size - size // 8, n) for n in (2, min(length, longest), 3, 3, 3)
+        )
+        return Rollouts(
+            problem=np.array(["a", "b", "a"]),
+            prompt=Ragged.of([short, long, short], np.int32),
+            response=Ragged.of(responses, np.int32),
+        )
+
+    def _trained_logits(self, rollouts: Rollouts) -> torch.Tensor:
+        """The trainer's logits for each response token of all rows, end to end, (M, V) float32."""
         with self._precision():
-            plain, first = self._prefill(prompts, merged=False)
-            second = plain.advance(newest)
-        merged, logits = self._prefill(prompts, merged=True)
-        if not self._is_close(logits, first.float()):
-            return False
-        merged.spread(np.arange(2))
-        return self._is_close(merged.advance(newest), second.float())
+            states, predicts = self._states_in(self.layout, rollouts)
+            return self._logits(states)[predicts]
+
+    def _difference(self, logits: torch.Tensor, expected: torch.Tensor) -> str:
+        """How far log-probabilities differ, where that is by more than rounding."""
+        if self._is_close(logits, expected):
+            return ""
+        gap = (logits.log_softmax(-1) - expected.log_softmax(-1)).abs().max().item()
+        return f"log-probabilities differ by up to {gap:.2g} nats"
 
     def _check_lengths(
         self, problems: Sequence[Problem], encoded: Ragged, sampling: Sampling
@@ -422,7 +514,8 @@ class TransformersPolicy(TrainableModel):
         longest = int(lengths.argmax())
         raise ValueError(
             f"max_length={self.max_length}: problem {problems[longest].id!r} has "
-            f"{encoded.lengths[longest]} tokens and its response up to {sampling.max_new_tokens}"
+            f"{encoded.lengths[longest]} tokens and its response up to {sampling.max_new_tokens} "
+            f"({self._why})"
         )
 
 
@@ -446,13 +539,69 @@ class _Reference:
             model.train(training)
 
 
+def _load(path: Any, config: Any, revision: str | None, dtype: str) -> Any:
+    """The model of a directory or of the hub, with weights that are all there and finite."""
+    try:
+        with checks.quiet():
+            model, told = AutoModelForCausalLM.from_pretrained(
+                path,
+                # The one that was checked: an adapter's directory would lead to another's.
+                config=config,
+                dtype=dtype,
+                revision=revision,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+    except (SafetensorError, RuntimeError) as error:
+        raise ValueError(f"model={str(_file(path))!r}: {cause_of(error)}") from error
+    lacks = [f"the weight {name} is missing" for name in sorted(told["missing_keys"])]
+    for name, weight in model.named_parameters():
+        # A sum is finite only where all numbers are. Numbers of 8 bits have no sum.
+        sums = weight.is_floating_point() and weight.element_size() > 1
+        if sums and not weight.detach().sum(dtype=torch.float32).isfinite():
+            lacks.append(f"the weight {name} is not finite")
+    if lacks:
+        raise ValueError(f"model={str(_file(path, lacks[0].split()[2]))!r}: {lacks[0]}")
+    return model
+
+
+def _file(path: Any, weight: str = "") -> Any:
+    """The file of a model's directory that holds a weight, or that cannot be read; else `path`."""
+    for file in sorted(Path(path).glob("*.safetensors")):
+        try:
+            with safe_open(file, "pt") as opened:
+                if weight in opened.keys():
+                    return file
+        except SafetensorError:
+            return file
+    return path
+
+
 def _with_lora(model: Any, lora: Mapping[str, Any]) -> Any:
     """The model with a fresh adapter, which is the same whatever was drawn before."""
     checks.check_packages("peft")
     from peft import LoraConfig, get_peft_model
 
+    left_out = _not_adapted(model) if lora.get("target_modules") == "all-linear" else []
+    if left_out:
+        lora = {"exclude_modules": left_out, **lora}
     # peft draws the adapter from the global generator. A seed of its own gives all runs the same
     # start, and the fork leaves the generator as it was.
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
+
+
+def _not_adapted(model: Any) -> list[str]:
+    """Names of linear modules that an adapter cannot stand on: a router that returns a choice, and
+    the last one of a Mamba layer, whose kernels read its weight and pass its module by.
+    """
+    names = {
+        "out_proj" for each in model.modules() if hasattr(each, "A_log") and hasattr(each, "D")
+    }
+    for name, each in model.named_modules():
+        if isinstance(each, torch.nn.Linear) and type(each).__module__.startswith(
+            "transformers.models"
+        ):
+            names.add(name.rpartition(".")[2])
+    return sorted(names)
