@@ -22,7 +22,7 @@ def test_a_curve_of_this_form_is_found_again():
     made = forecast(PLACES, runs(deviation=0), 180)
     truth = Sigmoid(0.24, 0.9, 40, 1.8).at(180)
     assert made.value == pytest.approx(truth, abs=0.02) and made.low < truth < made.high
-    assert made.ceiling == pytest.approx(0.9, abs=0.02)
+    assert made.ceiling == pytest.approx(0.9, abs=0.03)
     assert made.low <= made.ceiling_low <= made.ceiling <= made.ceiling_high <= 1
 
 

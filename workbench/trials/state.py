@@ -17,6 +17,7 @@ import pandas as pd
 
 from workbench import config
 from workbench.analysis.curves import UNITS, Curve, Unit, name_of
+from workbench.analysis.forecast import FARTHEST
 from workbench.analysis.targets import rising
 from workbench.labs import Lab
 from workbench.records import Record, load
@@ -64,6 +65,7 @@ class Settings:
     evaluate_every: Count | None
     columns: Annotated[str, choice(*KEPT_COLUMNS)]
     level: Annotated[float, partial(number, above=0, below=1)]
+    forecast: Count | None = None
 
     def __post_init__(self) -> None:
         check_arguments(self)
@@ -73,6 +75,8 @@ class Settings:
             # Seconds of two runs depend on what else ran beside them.
             one_of("measure", self.measure, [unit for unit in UNITS if unit != "seconds"])
         whole_number("tuning_seeds", self.n_tuning_seeds, 1, 1000)
+        if self.forecast is not None:
+            whole_number("forecast", self.forecast, self.rounds, int(FARTHEST * self.rounds))
 
     @property
     def baseline(self) -> str:
@@ -317,6 +321,7 @@ class TrialState:
             baseline=settings.baseline,
             looks=settings.looks,
             level=settings.level,
+            ahead=settings.forecast,
         )
 
     @cached_property

@@ -101,6 +101,9 @@ class Trial:
         What is kept of the rollouts of the comparison, see `workbench.trials.cases.KEPT_COLUMNS`.
     level : float
         Probability of calling at least one arm better or worse although it is not.
+    forecast : int, optional
+        Rounds, from `rounds` to four times as many. Sentence, table and figure say where every arm
+        will be when it has spent what the baseline spends in them; None for twice `rounds`.
     jobs, ray, gpus
         As for `engine.at_work`.
     report : function
@@ -131,6 +134,7 @@ class Trial:
         evaluate_every: int | None = None,
         columns: str = "none",
         level: float = ALPHA,
+        forecast: int | None = None,
         jobs: int | None = None,
         ray: str | None = None,
         gpus: float = 0.0,
@@ -153,6 +157,7 @@ class Trial:
             evaluate_every=evaluate_every,
             columns=columns,
             level=level,
+            forecast=forecast,
         )
         self.out = Path(out).absolute()
         self._workers: Any = {"jobs": jobs, "ray": ray, "gpus": gpus, "report": report}
