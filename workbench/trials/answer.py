@@ -396,9 +396,11 @@ def _ahead(answer: Answer) -> list[str]:
         what = UNITS.get(answer.measure, answer.measure)
         spent = f"the {what} of {spent} of {answer.baseline}"
     values = [_share(each.value, each.low, each.high) for each in (mine, other)]
-    ends = [_share(each.ceiling, each.ceiling_low, each.ceiling_high) for each in (mine, other)]
     text = f"with {spent} it would stand at {values[0]}, {answer.baseline} at {values[1]}"
-    return [f"{text} (ceilings: {ends[0]} and {ends[1]})"]
+    if not np.isnan([mine.ceiling, other.ceiling]).all():
+        ends = [_share(each.ceiling, each.ceiling_low, each.ceiling_high) for each in (mine, other)]
+        text += f" (ceilings: {ends[0]} and {ends[1]})"
+    return [text]
 
 
 def _share(value: float, low: float, high: float) -> str:

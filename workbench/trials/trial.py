@@ -255,8 +255,13 @@ class Trial:
             Before the first run of the comparison is complete.
         """
         from workbench.plots import trial as draw
+        from workbench.plots.curves import withdraw
 
-        return draw(**self._results(), figure=figure)
+        drawn = draw(**self._results(), figure=figure)
+        if figure is None:
+            # The cell shows what is returned, and not the drawing of its last look once more.
+            withdraw(self._figure[1])
+        return drawn
 
     def report(self, path: Any) -> Path:
         """Write what was found and why as one HTML file, and return where it is.
@@ -331,7 +336,9 @@ class Trial:
             self._report_line(f"{text}; {self._time(left)}")
             work_off([self.case(run) for run in runs])
             if compares:
-                self._report_line(str(self))
+                # The last sentences are those that the caller prints, or a notebook shows.
+                if self.look().undecided:
+                    self._report_line(str(self))
                 self._redraw()
 
     def _redraw(self) -> None:
