@@ -45,6 +45,9 @@ SHAPE = 2.0
 BAND = 0.10
 # 5 % is then known to within .1 % (three standard errors).
 DRAWS = 400_000
+# Below this level too few draws are left, and the union of all looks bounds the error: it is at
+# most the sum of the nominal levels.
+RARE = 1e-4
 
 
 class Reading(NamedTuple):
@@ -100,13 +103,23 @@ def nominal_levels(
     number("level", level, above=0, below=1)
     if len(looks) == 1:
         return np.array([level])
+    if level < RARE:
+        weights = _weights(looks, shape)
+        return level / weights.sum() * weights
     smallest = _smallest(looks, float(shape))
     # The same count of draws as in `overall_p`, so that both decide alike to the last digit.
     constant = smallest[max(int(level * (len(smallest) + 1)) - 1, 0)]
     return constant * _weights(looks, shape)
 
 
-def overall_p(p: float, n: int, looks: Iterable[int] = LOOKS, *, shape: float = SHAPE) -> float:
+def overall_p(
+    p: float,
+    n: int,
+    looks: Iterable[int] = LOOKS,
+    *,
+    shape: float = SHAPE,
+    by_union: bool = False,
+) -> float:
     """The overall level at which a look with the p-value `p` would just decide.
 
     Parameters
@@ -117,6 +130,8 @@ def overall_p(p: float, n: int, looks: Iterable[int] = LOOKS, *, shape: float = 
         One of the looks.
     looks, shape
         As in `nominal_levels`.
+    by_union : bool
+        As for levels below `RARE`: a bound by the sum over all looks.
 
     Returns
     -------
@@ -135,7 +150,10 @@ def overall_p(p: float, n: int, looks: Iterable[int] = LOOKS, *, shape: float = 
     one_of("n", int(n), looks)
     if len(looks) == 1 or np.isnan(p):
         return float(p)
-    weight = _weights(looks, shape)[looks.index(n)]
+    weights = _weights(looks, shape)
+    weight = weights[looks.index(n)]
+    if by_union:
+        return float(min(p * weights.sum() / weight, 1))
     smallest = _smallest(looks, float(shape))
     # One more on both sides, so that what no draw has reached is not called impossible. The draws
     # are multiplied by the weight, as in `nominal_levels`: dividing p by it could round p past one.
@@ -194,7 +212,9 @@ def readings(
         nominal = levels.get(ratio.n, levels[looks[0]])
         measured[arm] = ratio.at_level(float(1 - nominal))
         is_look = ratio.n in levels
-        ps[arm] = overall_p(ratio.p_value(1.0), ratio.n, looks) if is_look else np.nan
+        ps[arm] = np.nan
+        if is_look:
+            ps[arm] = overall_p(ratio.p_value(1.0), ratio.n, looks, by_union=level < RARE)
     corrected = dict(zip(ps, holm(list(ps.values()))))
     found = {}
     for arm, ratio in measured.items():

@@ -49,6 +49,8 @@ class Settings:
         After how many pairs of fresh seeds the trial looks at the answer.
     coarse : list of Point
         The grid with which the tuning of every arm begins.
+    levels : dict from label to float, or None
+        The level at which a ledger lets every arm be tried; empty before it was asked.
     """
 
     arms: Mapping[str, Arm]
@@ -66,6 +68,7 @@ class Settings:
     columns: Annotated[str, choice(*KEPT_COLUMNS)]
     level: Annotated[float, partial(number, above=0, below=1)]
     forecast: Count | None = None
+    levels: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         check_arguments(self)
@@ -99,6 +102,11 @@ class Settings:
     def fresh_seeds(self) -> range:
         """The seeds of the comparison, as far as it may go."""
         return range(self.first_seed, self.first_seed + self.looks[-1])
+
+    @property
+    def reserved(self) -> int:
+        """How many seeds, from `first_seed` on, no other trial of a ledger may have."""
+        return max(self.looks[-1], self.n_tuning_seeds)
 
     @property
     def tuning_lab(self) -> Lab:
@@ -141,6 +149,8 @@ class Settings:
             "grid": [point.name for point in self.coarse],
             "tuning_seeds": self.n_tuning_seeds,
             **{name: vars(self)[name] for name in names},
+            # A trial of a ledger cannot go on without it, where it would be decided more easily.
+            **({} if self.levels is None else {"ledger": True}),
         }
 
 
@@ -313,16 +323,23 @@ class TrialState:
         baseline = arms.pop(settings.baseline, {})
         if self.target is None or not baseline:
             return {}
-        return answer.answers(
-            arms,
-            baseline,
-            target=self.target,
-            measure=settings.measure,
-            baseline=settings.baseline,
-            looks=settings.looks,
-            level=settings.level,
-            ahead=settings.forecast,
-        )
+        # A ledger has divided its budget already, so each of its arms is looked at alone.
+        families = [(arms, settings.level)]
+        if settings.levels is not None:
+            families = [({label: arms[label]}, settings.levels[label]) for label in arms]
+        found: dict[str, Answer] = {}
+        for family, level in families:
+            found |= answer.answers(
+                family,
+                baseline,
+                target=self.target,
+                measure=settings.measure,
+                baseline=settings.baseline,
+                looks=settings.looks,
+                level=level,
+                ahead=settings.forecast,
+            )
+        return found
 
     @cached_property
     def excluded(self) -> dict[str, tuple[str, str]]:

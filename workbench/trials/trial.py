@@ -38,7 +38,8 @@ from workbench.trials import engine, tuning
 from workbench.trials.answer import Answer
 from workbench.trials.arms import make_arms
 from workbench.trials.cases import Case, prepare
-from workbench.trials.fingerprints import pickle_lab
+from workbench.trials.fingerprints import digest_of, pickle_lab
+from workbench.trials.ledger import Ledger
 from workbench.trials.state import Settings, TrialRun, TrialState, choose_lab, plan_looks
 from workbench.trials.tuning import FIRST_SEED, Point
 from workbench.utils.descriptions import describe, differences
@@ -91,16 +92,21 @@ class Trial:
     mini_batches : int or list of int, optional
         Optimizer steps of a round. Several are tuned, each with all rates.
     tuning_seeds : int
-    first_seed : int
+    first_seed : int, optional
         The fresh seeds begin with this number, and the seeds of tuning with 1,000,000 plus this
         number. A trial that is repeated with another number has seeds that the first did not have.
+        None for 0, or for seeds that no trial of the ledger had.
     problems_per_round : int
     evaluate_every : int, optional
         Rounds between evaluations in the comparison; None for a fifth of the rounds.
     columns : {"none", "outcomes", "scores", "all"}
         What is kept of the rollouts of the comparison, see `workbench.trials.cases.KEPT_COLUMNS`.
-    level : float
-        Probability of calling at least one arm better or worse although it is not.
+    level : float, optional
+        Probability of calling at least one arm better or worse although it is not; None for 5 %.
+        With a ledger it is the level of the whole ledger.
+    ledger : path, optional
+        A directory. Each arm is charged to the error budget of all trials that name it, and has
+        fresh seeds that none of them had, see `workbench.trials.ledger`.
     forecast : int, optional
         Rounds, from `rounds` to four times as many. Sentence, table and figure say where every arm
         will be when it has spent what the baseline spends in them; None for twice `rounds`.
@@ -129,11 +135,12 @@ class Trial:
         rates: Iterable[float] | None = None,
         mini_batches: int | Iterable[int] | None = None,
         tuning_seeds: int = 4,
-        first_seed: int = 0,
+        first_seed: int | None = None,
         problems_per_round: int = 32,
         evaluate_every: int | None = None,
         columns: str = "none",
-        level: float = ALPHA,
+        level: float | None = None,
+        ledger: Any = None,
         forecast: int | None = None,
         jobs: int | None = None,
         ray: str | None = None,
@@ -143,6 +150,13 @@ class Trial:
         engine.check_arguments(jobs, ray, gpus)
         lab = choose_lab(lab)
         steps = mini_batches if isinstance(mini_batches, Iterable) else [mini_batches]
+        self.out = Path(out).absolute()
+        self._ledger = None if ledger is None else Ledger(ledger, level)
+        charged = self._ledger.of_trial(self.out) if self._ledger else {}
+        self._given_seed = first_seed
+        if first_seed is None and self._ledger:
+            seeds_of_arms = [row["first_seed"] for row in charged.values()]
+            first_seed = seeds_of_arms[0] if charged else self._ledger.free_seed()
         self.settings = Settings(
             arms={arm.label: arm for arm in make_arms(arms, against)},
             lab=lab,
@@ -152,14 +166,16 @@ class Trial:
             looks=plan_looks(seeds),
             coarse=tuning.coarse_grid(lab.learning_rate, rates, steps),
             n_tuning_seeds=tuning_seeds,
-            first_seed=first_seed,
+            first_seed=0 if first_seed is None else first_seed,
             problems_per_round=problems_per_round,
             evaluate_every=evaluate_every,
             columns=columns,
-            level=level,
+            level=ALPHA if level is None else level,
             forecast=forecast,
+            levels={label: row["level"] for label, row in charged.items()} if ledger else None,
         )
-        self.out = Path(out).absolute()
+        if self._ledger and not charged:
+            self._ledger.check_fresh(self.settings.first_seed, self.settings.reserved)
         self._workers: Any = {"jobs": jobs, "ray": ray, "gpus": gpus, "report": report}
         self._at_once = jobs or engine.cores()
         self._report_line = report
@@ -301,6 +317,7 @@ class Trial:
         self._failed.clear()
         self._state = self.make_state()
         with engine.only_one(self.out / LOCK, self._report_line):
+            self._charge()
             # Again, since another call may have written its plan in the meantime.
             self._check_directory()
             self._write_plan()
@@ -311,11 +328,47 @@ class Trial:
                 return self
             with engine.at_work(**self._workers, ended=self._end) as work_off:
                 self._make_runs(work_off)
+        self._settle()
         made = [curve for curve in self._found.values() if curve is not None]
         used = sum(not curve.path.is_relative_to(self.out) for curve in made)
         if used:
             self._report_line(f"{used} runs of trials beside this one were used again")
         return self
+
+    def _charge(self) -> None:
+        """Have the ledger give every arm its level, and the trial its fresh seeds."""
+        baseline, *labels = self._state.compared
+        if self._ledger is None or not labels:
+            return
+        arms = self.settings.arms
+        against = digest_of([arms[baseline].fingerprint, self._lab.fingerprint])
+        ideas = {label: arms[label].fingerprint for label in labels}
+        reserved = self.settings.reserved
+        rows = self._ledger.charge(self.out, ideas, against, reserved, self._given_seed)
+        levels = {label: row["level"] for label, row in rows.items()}
+        first_seed = rows[labels[0]]["first_seed"]
+        self.settings = dataclasses.replace(self.settings, first_seed=first_seed, levels=levels)
+        self._state = self.make_state()
+        for label, row in rows.items():
+            again = f"; it was tried before as idea {row['again']}" if row["again"] else ""
+            self._report_line(
+                f"{label} is idea {row['number']} of the ledger, tried at a level of "
+                f"{row['level']:.2g}{again}"
+            )
+
+    def _settle(self) -> None:
+        """Write into the ledger what is known now."""
+        state = self.look()
+        if self._ledger is not None:
+            table = state.table.astype(object).replace([math.inf, -math.inf], math.nan)
+            rows = table.where(table.notna(), None).set_index("arm").to_dict("index")
+            names = ("verdict", "ratio", "low", "high", "seeds")
+            found = {
+                label: {name: row[name] for name in names}
+                for label, row in rows.items()
+                if row["known"] or label in state.excluded
+            }
+            self._ledger.settle(self.out, found)
 
     def _make_runs(self, work_off: Callable[[Sequence[Case]], None]) -> None:
         """Look, make the runs that are missing, and look again."""

@@ -1,0 +1,149 @@
+"""The ledger: what an idea is charged, that nothing gets around it, and whole trials of one."""
+
+
+import numpy as np
+import pytest
+from trial_script import EverySecond, edited, lab, make
+
+import workbench as wb
+from workbench.analysis import sequential
+from workbench.analysis.intervals import Measurement
+from workbench.records import RecordError
+from workbench.trials import Ledger, Trial
+from workbench.trials.ledger import FIRST, level_of
+
+SMALL = {"rounds": 4, "problems_per_round": 4, "rates": [5e-3], "tuning_seeds": 1, "seeds": 2}
+
+
+def charge(ledger, name, label="mine", idea="a", reserved=20, first_seed=None):
+    """Charge one idea, and return its row."""
+    out = ledger.path.parent / name
+    return ledger.charge(out, {label: idea}, "grpo", reserved, first_seed)[label]
+
+
+def win(ledger, name, label="mine"):
+    ledger.settle(ledger.path.parent / name, {label: {"verdict": "better", "ratio": 0.8}})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_levels_add_up_to_no_more_than_the_proof_says(seed):
+    """Whatever wins when: at most the level for each win, and half of it before the first."""
+    rng = np.random.default_rng(seed)
+    wins, spent = [], 0.0
+    for number in range(1, 2000):
+        spent += level_of(number, wins, 0.05)
+        if rng.random() < 0.02:
+            wins.append(number)
+        assert spent <= 0.05 * max(len(wins), 0.5) + 1e-12
+    # Nothing is left lying either.
+    assert sum(level_of(n, [], 0.05) for n in range(1, 2000)) > 0.95 * 0.025
+
+
+def test_every_trial_is_charged_once_and_has_seeds_of_its_own(tmp_path):
+    ledger = Ledger(tmp_path / "ideas")
+    first, second = charge(ledger, "one"), charge(ledger, "two", idea="b")
+    assert (first["number"], second["number"]) == (1, 2)
+    assert (first["first_seed"], second["first_seed"]) == (FIRST, FIRST + 20)
+    assert (first["level"], second["level"]) == (level_of(1, [], 0.05), level_of(2, [], 0.05))
+    # The same call again is the same trial.
+    assert charge(Ledger(tmp_path / "ideas"), "one") == first and len(ledger.table) == 2
+    win(ledger, "two")
+    assert charge(ledger, "three", idea="c")["level"] == level_of(3, [2], 0.05) > first["level"] / 4
+    assert ledger.table["verdict"].fillna("").tolist() == ["", "better", ""]
+
+
+def test_an_idea_under_another_name_or_in_another_place_is_charged_again(tmp_path):
+    ledger = Ledger(tmp_path / "ideas")
+    charge(ledger, "one", "shortest")
+    row = charge(ledger, "two", "brevity")
+    assert (row["number"], row["again"], row["first_seed"]) == (2, 1, FIRST + 20)
+    assert charge(ledger, "three", "shortest")["again"] == 2
+    assert charge(ledger, "four", "new", idea="b")["again"] is None
+
+
+def test_nobody_gets_seeds_that_were_looked_at(tmp_path):
+    ledger = Ledger(tmp_path / "ideas")
+    charge(ledger, "one", first_seed=50, reserved=20)
+    for first_seed in (50, 31, 69):
+        with pytest.raises(ValueError, match=f"first_seed={first_seed}.* 50 to 69"):
+            charge(ledger, "two", first_seed=first_seed)
+    assert charge(ledger, "two", first_seed=70)["first_seed"] == 70
+    with pytest.raises(ValueError, match="late cannot join"):
+        ledger.charge(tmp_path / "one", {"mine": "a", "late": "b"}, "grpo", 20, None)
+    assert len(ledger.table) == 2
+
+
+def test_a_ledger_has_one_level_and_a_damaged_one_is_named(tmp_path):
+    charge(Ledger(tmp_path / "ideas", 0.1), "one")
+    assert Ledger(tmp_path / "ideas").level == 0.1
+    with pytest.raises(ValueError, match=r"level=0.05.*0\.1"):
+        Ledger(tmp_path / "ideas", 0.05)
+    for text in ("{", "[]", '{"level": 0.1}', '{"level": 0.1, "ideas": [1]}'):
+        (tmp_path / "ideas" / "ledger.json").write_text(text)
+        with pytest.raises(RecordError, match=r"ledger\.json"):
+            Ledger(tmp_path / "ideas")
+
+
+def test_rare_levels_are_kept_by_the_union_of_all_looks():
+    """Far below what the draws can tell, an arm is decided exactly at its nominal level."""
+    level = 4e-6
+    nominal = sequential.nominal_levels(level=level)
+    assert nominal.sum() == pytest.approx(level)
+    for n, each in zip(sequential.LOOKS, nominal):
+        assert sequential.overall_p(each, n, by_union=True) == pytest.approx(level)
+    assert (nominal < sequential.nominal_levels(level=1.001 * sequential.RARE)).all()
+    values = np.exp(np.random.default_rng(0).normal(-0.5, 0.1, 12))
+    [found] = sequential.readings({"a": Measurement(values, "ratio")}, level=level).values()
+    assert found.verdict == "better" and found.p < level
+    [found] = sequential.readings({"a": Measurement(values[:5], "ratio")}, level=level).values()
+    assert found.verdict == "open"
+
+
+# Trials
+
+
+def test_a_trial_that_is_not_run_costs_nothing_and_one_of_the_baseline_neither(tmp_path):
+    ledger = tmp_path / "ideas"
+    trial = Trial(EverySecond, lab=lab(), out=tmp_path / "a", ledger=ledger, **SMALL)
+    assert trial.settings.first_seed == FIRST and not ledger.exists()
+    wb.trial({"same": "grpo"}, lab=lab(), out=tmp_path / "b", ledger=ledger, **SMALL)
+    assert Ledger(ledger).table.empty
+
+
+@pytest.mark.long
+def test_trials_of_a_ledger_are_tried_at_their_level_on_fresh_seeds(tmp_path):
+    said = []
+    options = {"ledger": tmp_path / "ideas", "report": said.append}
+    make(tmp_path / "one", EverySecond, **options)
+    trial = make(tmp_path / "two", {"renamed": EverySecond}, **options)
+    table = Ledger(tmp_path / "ideas").table
+    assert table["label"].tolist() == ["EverySecond", "renamed"]
+    assert table["again"].fillna(0).tolist() == [0, 1]
+    assert any("renamed is idea 2" in line and "before as idea 1" in line for line in said)
+    assert table["verdict"].notna().all() and table["seeds"].tolist() == [2, 2]
+    made = {
+        int(path.name.removeprefix("seed-"))
+        for name in ("one", "two")
+        for path in (tmp_path / name / "runs").glob("*/seed-*")
+    }
+    assert made == {FIRST, FIRST + 1, FIRST + 2, FIRST + 3}
+    # The interval is that of the level which the idea was given.
+    answer = trial.answers["renamed"]
+    records = trial.records
+    looked = wb.trials.answer.answers(
+        {"renamed": records["renamed"]},
+        records["grpo"],
+        target=0.48,
+        baseline="grpo",
+        looks=(2,),
+        level=float(table["level"][1]),
+    )["renamed"]
+    assert np.array_equal([answer.low, answer.high], [looked.low, looked.high], equal_nan=True)
+    # Neither without its ledger nor with another idea does it go on.
+    with pytest.raises(ValueError, match="holds another trial"):
+        make(tmp_path / "two", {"renamed": EverySecond}, first_seed=FIRST + 2)
+    with pytest.raises(ValueError, match="holds another trial"):
+        make(tmp_path / "two", {"renamed": edited}, **options)
+    with pytest.raises(ValueError, match="cannot join"):
+        make(tmp_path / "two", {"renamed": EverySecond, "few": wb.methods.grpo(n=4)}, **options)
+    assert len(Ledger(tmp_path / "ideas").table) == 2
