@@ -1,11 +1,12 @@
 """The ledger: what an idea is charged, that nothing gets around it, and whole trials of one."""
 
-
 import numpy as np
+import pandas as pd
 import pytest
 from trial_script import EverySecond, edited, lab, make
 
 import workbench as wb
+from papers import ideas
 from workbench.analysis import sequential
 from workbench.analysis.intervals import Measurement
 from workbench.records import RecordError
@@ -97,6 +98,19 @@ def test_rare_levels_are_kept_by_the_union_of_all_looks():
     assert found.verdict == "better" and found.p < level
     [found] = sequential.readings({"a": Measurement(values[:5], "ratio")}, level=level).values()
     assert found.verdict == "open"
+
+
+def test_the_table_of_two_hundred_ideas_is_what_a_simulation_says():
+    recorded = pd.read_csv("data/ledger.csv").set_index(["tuning", "ratio", "way"])
+    again = ideas.simulate(years=8, ratios=(0.8,)).set_index(["tuning", "ratio", "way"])
+    for name, row in again.iterrows():
+        # Eight years in place of two hundred: counts of false winners spread like Poisson ones.
+        spread = 4 * np.sqrt(max(recorded.loc[name, "false_wins"], 0.1) / 8)
+        assert row["false_wins"] == pytest.approx(recorded.loc[name, "false_wins"], abs=spread)
+        assert row["true_wins"] == pytest.approx(recorded.loc[name, "true_wins"], abs=0.7)
+    with_ledger = recorded.xs("trials with a ledger", level="way")
+    without = recorded.xs("trials without a ledger", level="way")
+    assert (with_ledger["false_share"] < 0.05).all() and (without["false_share"] > 0.3).all()
 
 
 # Trials

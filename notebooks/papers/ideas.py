@@ -83,7 +83,7 @@ WAYS: dict[str, Callable[[np.ndarray, np.ndarray], Sequence[bool]]] = {
 }
 
 
-def simulate(years: int = 200, seed: int = 0) -> pd.DataFrame:
+def simulate(years: int = 200, seed: int = 0, ratios: Sequence[float] = RATIOS) -> pd.DataFrame:
     """Winners of every way, on average over years.
 
     Returns
@@ -94,7 +94,7 @@ def simulate(years: int = 200, seed: int = 0) -> pd.DataFrame:
     """
     rows = []
     for tuning in (0.0, TUNING):
-        for ratio in RATIOS:
+        for ratio in ratios:
             rng = np.random.default_rng(seed)
             counts: dict[str, list[tuple[int, int]]] = {}
             for _ in range(years):
