@@ -18,6 +18,7 @@ from workbench.analysis.intervals import Measurement, holm
 from workbench.plots.trials import headline, tuning_curves
 from workbench.reports.tables import by_measure
 from workbench.trials import answer
+from workbench.trials.further import steps
 from workbench.utils.numbers import NOTHING
 from workbench.utils.shipped import shipped
 
@@ -245,6 +246,38 @@ def test_the_figure_goes_on_dashed_beyond_the_runs(grpo):
     old = answer.table(found).drop(columns="ahead")
     figure = wb.plots.trial(records, old, baseline="grpo", target=0.338)
     assert not [line for line in figure.axes[0].lines if line.get_label() == "_ar3po"]
+
+
+def test_an_open_answer_says_which_number_may_decide_it_and_its_cost(grpo):
+    options = {"baseline": "grpo", "target": 0.338, "looks": (5,)}
+    opened = look(runs("pkpo", 5), grpo, arm="pkpo", level=1e-3, **options)
+    [step] = opened.steps
+    assert opened.verdict == "open" and (step.change, step.runs) == ("seeds", 2 * step.to)
+    assert f"What may decide it: {step.to} fresh pairs in one look" in str(opened)
+    assert step.verdict in ("worse", "better", "alike") and step.seconds > 0
+    # A trial that is decided, or goes on by itself, needs no advice.
+    assert not look(runs("ar3po"), grpo, **(options | {"looks": (8,)})).steps
+    assert not look(runs("pkpo", 5), grpo, level=1e-3, **(options | {"looks": (5, 8)})).steps
+    few = look(runs("cbs-round", 5), grpo, **options)
+    lower, longer = few.steps
+    assert lower.change == "target" and 0.25 < lower.to < 0.338
+    assert longer.change == "rounds" and 60 < longer.to <= 240
+
+
+@pytest.mark.parametrize("ratio, word", [(0.85, "better"), (1.2, "worse"), (1.0, "alike")])
+def test_so_many_pairs_would_find_what_was_measured_in_four_trials_of_five(grpo, ratio, word):
+    rng = np.random.default_rng(4)
+    logs = rng.normal(0, 0.15, 6)
+    logs += np.log(ratio) - logs.mean()
+    curves = [*wb.analysis.curves.read({"grpo": [*grpo.values()]})["grpo"].values()]
+    [step] = steps(Measurement(np.exp(logs), "ratio"), curves, 0.338, 0.05)
+    assert step.verdict == word
+    draws = np.exp(rng.normal(np.log(ratio), logs.std(ddof=1), (500, int(step.to))))
+    found = [
+        sequential.readings({"a": Measurement(each, "ratio")}, (len(each),))["a"].verdict
+        for each in draws
+    ]
+    assert 0.7 < found.count(word) / 500 < 0.97
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from workbench.analysis.sequential import (
 )
 from workbench.analysis.targets import crossings, ratio_to_target
 from workbench.records import Record
+from workbench.trials.further import Step, steps
 from workbench.utils.numbers import ratio_text
 
 AHEAD = 2  # a forecast is made for so many times the baseline's rounds, where nobody names them
@@ -87,6 +88,8 @@ class Answer:
     forecast, baseline_forecast : Forecast
         Accuracy of either when it has spent as much as the baseline will have in these rounds, and
         its ceiling.
+    steps : tuple of Step
+        What would decide it where it ended open, see `workbench.trials.further`.
     """
 
     arm: str
@@ -115,6 +118,7 @@ class Answer:
     ahead: float
     forecast: Forecast
     baseline_forecast: Forecast
+    steps: tuple[Step, ...]
 
     def __str__(self) -> str:
         return sentence(self)
@@ -210,6 +214,10 @@ def answers(
         resolved = np.nan
         if all_reached and n in level_at:
             resolved = resolved_ratio(reading.measured.values, 1 - level_at[n])
+        next_steps: tuple[Step, ...] = ()
+        if reading.verdict == "open" and reading.known:
+            runs_of_pairs = [*mine.values(), *others.values()]
+            next_steps = steps(reading.measured, runs_of_pairs, target, level)
         gains = [_gain(mine[seed], others[seed], measure) for seed in mine]
         gain = Measurement(np.array(gains or [np.nan]))
         found[label] = Answer(
@@ -239,6 +247,7 @@ def answers(
             ahead=ahead,
             forecast=forecasts.get(label, NO_FORECAST),
             baseline_forecast=forecasts.get(baseline, NO_FORECAST),
+            steps=next_steps,
         )
     return found
 
@@ -280,9 +289,9 @@ def sentence(answer: Answer) -> str:
     -------
     str
         Such as "mine needs .81 [.74, .89] of grpo's rollouts to reach 60 % (9 seeds, both tuned:
-        0.0009 and 0.0013): better; a change of 6 % would have been seen (in four trials of five);
-        with the rollouts of 120 rounds of grpo it would stand at 88 % [84, 91], grpo at 91 % [88,
-        93]."
+        0.0009 and 0.0013): better; with the rollouts of 120 rounds of grpo it would stand at 88 %
+        [84, 91], grpo at 91 % [88, 93]; a change of 6 % would have been seen (in four trials of
+        five)."
     """
     arm, baseline, n = answer.arm, answer.baseline, answer.seeds
     goal = f"{100 * answer.target:.3g} %"
@@ -326,7 +335,11 @@ def sentence(answer: Answer) -> str:
         text += f": {answer.verdict}"
         # A trial stops when a difference looks large, so chance has mostly enlarged it.
         text += ", by a ratio that is likely nearer to 1" if answer.early else ""
-    return "; ".join([text, *_remarks(answer)]) + "."
+    text = "; ".join([text, *_ahead(answer), *_remarks(answer)]) + "."
+    if answer.steps:
+        # Another trial: to look on after the last look would not be the one that was planned.
+        text += " What may decide it: " + ", or ".join(step.text for step in answer.steps) + "."
+    return text
 
 
 def _gain(curve: Curve, baseline: Curve, measure: str | Unit) -> float:
@@ -370,7 +383,7 @@ def _remarks(answer: Answer) -> list[str]:
     if answer.resolves <= 100:
         seen = f"a change of {answer.resolves:.0f} % would have been seen"
         remarks.append(f"{seen} (in four trials of five)")
-    return remarks + _ahead(answer)
+    return remarks
 
 
 def _budget(

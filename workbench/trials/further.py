@@ -1,0 +1,112 @@
+"""When it pays to go on: which other number would decide a trial that ended open, at which cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from workbench.analysis.curves import Curve
+from workbench.analysis.intervals import Measurement
+from workbench.analysis.sequential import BAND
+from workbench.analysis.targets import rising
+from workbench.trials.tuning import LEAST_GAIN
+from workbench.utils.numbers import duration
+
+POWER = 0.8
+MOST_PAIRS = 200  # more than these nobody makes for one idea
+MOST_TIMES = 4  # longer runs than so many times these follow no pace that was seen
+
+
+class Step(NamedTuple):
+    """A number of a trial that would decide it, in another trial on fresh seeds.
+
+    Attributes
+    ----------
+    change : str
+        The argument of `trial`: "seeds", "target" or "rounds".
+    to : float
+        Its value.
+    verdict : str
+        What would be found in four trials of five, if the ratio is as measured; empty where only
+        the new runs can tell.
+    runs : int
+        Of the comparison. Tuning is to be added.
+    seconds : float
+        Of training in these runs, one after the other.
+    text : str
+    """
+
+    change: str
+    to: float
+    verdict: str
+    runs: int
+    seconds: float
+    text: str
+
+
+def steps(
+    ratios: Measurement, curves: Sequence[Curve], target: float, level: float
+) -> tuple[Step, ...]:
+    """What would decide an arm whose trial ended open.
+
+    Parameters
+    ----------
+    ratios : Measurement
+        Costs over the baseline's, a value a pair.
+    curves : list of Curve
+        Of all these runs, those of the baseline included.
+    target : float
+    level : float
+        Of the next trial.
+    """
+    seconds = float(np.mean([curve.table["seconds"].sum() for curve in curves]))
+    if ratios.censored + ratios.censored_baseline:
+        return _reach_it(curves, target, seconds)
+    logs = np.log(ratios.values)
+    deviation, distance = float(logs.std(ddof=1)), abs(float(logs.mean()))
+    error = float(special.ndtri(1 - level / 2))
+    room = math.log(1 + BAND) - distance
+    # So many pairs show that the ratio is not 1, or that it lies in the band around 1.
+    different = alike = math.inf
+    if distance:
+        different = (deviation * (error + special.ndtri(POWER)) / distance) ** 2
+    if room > 0:
+        # The interval may leave the band on either side.
+        alike = (deviation * (error + special.ndtri((1 + POWER) / 2)) / room) ** 2
+    if not 0 < min(different, alike) <= MOST_PAIRS:
+        return ()
+    # Two more, since few pairs do not know their deviation.
+    pairs = math.ceil(min(different, alike)) + 2
+    word = "better" if ratios.value < 1 else "worse"
+    word = word if different <= alike else "alike"
+    text = f"{pairs} fresh pairs in one look would call it {word} in four trials of five"
+    return (_step("seeds", pairs, word, 2 * pairs, seconds, text),)
+
+
+def _reach_it(curves: Sequence[Curve], target: float, seconds: float) -> tuple[Step, ...]:
+    """A lower target, which all runs reached, and longer runs, which would all reach this one."""
+    fits = [rising(curve.scores) for curve in curves]
+    found = []
+    lower = math.floor(100 * min(fit[-1] for fit in fits)) / 100
+    if max(fit[0] for fit in fits) + LEAST_GAIN <= lower < target:
+        text = f"a target of {lower:g} was reached by all of these runs"
+        found.append(_step("target", lower, "", len(curves), seconds, text))
+    gains = [fit[-1] - fit[0] for fit in fits]
+    if min(gains) > 0:
+        times = float(max((target - fit[0]) / gain for fit, gain in zip(fits, gains)))
+        if 1 < times <= MOST_TIMES:
+            rounds = math.ceil(times * max(int(curve.rounds[-1]) for curve in curves))
+            text = f"in {rounds} rounds all of them would reach this one at their pace"
+            found.append(_step("rounds", rounds, "", len(curves), times * seconds, text))
+    return tuple(found)
+
+
+def _step(change: str, to: float, word: str, runs: int, seconds: float, text: str) -> Step:
+    """A step, with its cost in its text."""
+    total = runs * seconds
+    cost = f"{runs} runs, {duration(total)} of training, and tuning"
+    return Step(change, to, word, runs, total, f"{text} ({cost})")
