@@ -408,16 +408,22 @@ def _ahead(answer: Answer) -> list[str]:
     if answer.measure != "round":
         what = UNITS.get(answer.measure, answer.measure)
         spent = f"the {what} of {spent} of {answer.baseline}"
-    values = [_share(each.value, each.low, each.high) for each in (mine, other)]
+    values = [share_text(each.value, each.low, each.high) for each in (mine, other)]
     text = f"with {spent} it would stand at {values[0]}, {answer.baseline} at {values[1]}"
     if not np.isnan([mine.ceiling, other.ceiling]).all():
-        ends = [_share(each.ceiling, each.ceiling_low, each.ceiling_high) for each in (mine, other)]
+        ends = [
+            share_text(each.ceiling, each.ceiling_low, each.ceiling_high) for each in (mine, other)
+        ]
         text += f" (ceilings: {ends[0]} and {ends[1]})"
     return [text]
 
 
-def _share(value: float, low: float, high: float) -> str:
-    """A share in percent with its interval, or that it is not known."""
+def share_text(value: float, low: float, high: float) -> str:
+    """A share in percent with its interval, or that it is not known.
+
+    >>> share_text(0.88, 0.841, 0.91)
+    '88 % [84, 91]'
+    """
     if np.isnan(value):
         return "not known yet"
     return f"{100 * value:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
