@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import workbench as wb
 from papers import ideas
 from workbench.__main__ import main
 from workbench.analysis import sequential
-from workbench.analysis.intervals import Measurement
+from workbench.analysis.intervals import Measurement, resolved_ratio
 from workbench.records import RecordError
 from workbench.trials import Ledger, Trial
 from workbench.trials.ledger import FIRST, level_of
@@ -86,10 +87,29 @@ def test_a_ledger_has_one_level_and_a_damaged_one_is_named(tmp_path):
     assert Ledger(tmp_path / "ideas").level == 0.1
     with pytest.raises(ValueError, match=r"level=0.05.*0\.1"):
         Ledger(tmp_path / "ideas", 0.05)
-    for text in ("{", "[]", '{"level": 0.1}', '{"level": 0.1, "ideas": [1]}'):
+    for text in ("{", "[]", '{"level": 0.1}', '{"level": 0.1, "ideas": [{"number": 1}]}'):
         (tmp_path / "ideas" / "ledger.json").write_text(text)
         with pytest.raises(RecordError, match=r"ledger\.json"):
             Ledger(tmp_path / "ideas")
+
+
+@pytest.mark.parametrize("place", ["trial", "trial/ideas", "file"])
+def test_a_ledger_that_has_no_place_is_refused_before_anything_is_written(place, tmp_path):
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "trial"
+    with pytest.raises(ValueError, match=r"ledger=.*directory"):
+        Trial(EverySecond, lab=lab(), out=out, ledger=tmp_path / place, **SMALL)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "options, named",
+    [({"level": 0.0}, "level"), ({"first_seed": -1}, "first_seed"), ({"forecast": 17}, "forecast")],
+)
+def test_wrong_arguments_of_a_trial_with_a_ledger_are_named(options, named, tmp_path):
+    options = {"ledger": tmp_path / "ideas", "lab": lab(), **SMALL, **options}
+    with pytest.raises(ValueError, match=named):
+        Trial(EverySecond, out=tmp_path / "trial", **options)
 
 
 def test_rare_levels_are_kept_by_the_union_of_all_looks():
@@ -121,6 +141,10 @@ def test_the_table_of_two_hundred_ideas_is_what_a_simulation_says():
     # What tuning misses is no part of the level: the docs say how much it adds.
     assert (with_ledger.loc[:0.018, "false_share"] < 0.05).all()
     assert (with_ledger["false_share"] < 0.2 * without["false_share"]).all()
+
+
+def test_two_pairs_at_a_small_level_resolve_nothing_and_say_so_quietly():
+    assert math.isinf(resolved_ratio([0.5, 2.0], level=1 - 1e-4))
 
 
 # Trials

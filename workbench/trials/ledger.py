@@ -75,11 +75,13 @@ class Ledger:
     Raises
     ------
     ValueError
-        Where the ledger there has another level, or is damaged.
+        Where the ledger there has another level or is damaged, and for a path that is a file.
     """
 
     def __init__(self, path: Any, level: float | None = None) -> None:
         self.path = Path(path).absolute()
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"ledger={str(path)!r}: a directory is needed")
         if level is not None:
             number("level", level, above=0, below=1)
         found = self._read()
@@ -93,7 +95,8 @@ class Ledger:
             return {}
         with reading(file):
             found = json.loads(read_ordinary(file))
-            return {"level": float(found["level"]), "ideas": [dict(i) for i in found["ideas"]]}
+            ideas = [{name: idea[name] for name in COLUMNS} for idea in found["ideas"]]
+            return {"level": float(found["level"]), "ideas": ideas}
 
     def _write(self, ideas: list[dict[str, Any]]) -> None:
         with replacing(self.path / FILE) as temporary:

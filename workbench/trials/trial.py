@@ -152,6 +152,8 @@ class Trial:
         steps = mini_batches if isinstance(mini_batches, Iterable) else [mini_batches]
         self.out = Path(out).absolute()
         self._ledger = None if ledger is None else Ledger(ledger, level)
+        if self._ledger and self._ledger.path.is_relative_to(self.out):
+            raise ValueError(f"ledger={str(ledger)!r}: a directory outside of `out` is needed")
         charged = self._ledger.of_trial(self.out) if self._ledger else {}
         self._given_seed = first_seed
         if first_seed is None and self._ledger:
@@ -170,7 +172,7 @@ class Trial:
             problems_per_round=problems_per_round,
             evaluate_every=evaluate_every,
             columns=columns,
-            level=ALPHA if level is None else level,
+            level=self._ledger.level if self._ledger else ALPHA if level is None else level,
             forecast=forecast,
             levels={label: row["level"] for label, row in charged.items()} if ledger else None,
         )
