@@ -161,6 +161,29 @@ def overall_p(
     return float(max(share, p))
 
 
+def likely_look(
+    mean: float, deviation: float, looks: Iterable[int] = LOOKS, level: float = ALPHA
+) -> int:
+    """The look at which an arm is known, if its pairs go on as they began.
+
+    Parameters
+    ----------
+    mean, deviation : float
+        Of the logarithms of its ratios.
+    looks, level
+        As in `nominal_levels`.
+
+    Examples
+    --------
+    >>> likely_look(-0.5, 0.13), likely_look(-0.15, 0.13), likely_look(0.06, 0.13)
+    (5, 10, 20)
+    """
+    n = np.array(_checked(looks))
+    reach = special.stdtrit(n - 1, 1 - nominal_levels(n, level) / 2) * deviation / np.sqrt(n)
+    known = (reach <= abs(mean)) | (reach + abs(mean) <= np.log1p(BAND))
+    return int(n[known.argmax()] if known.any() else n[-1])
+
+
 def look_at(n: int, looks: Iterable[int] = LOOKS) -> int:
     """How many of n pairs of seeds count: those of the last look, or all before the first one.
 

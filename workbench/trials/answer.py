@@ -81,6 +81,8 @@ class Answer:
         Its label.
     arms : int
         How many arms were corrected for.
+    deviation : float
+        Of the logarithm of the ratio from pair to pair; NaN with fewer than two pairs.
     early : bool
         Whether a difference was found before the last look.
     ahead : float
@@ -114,6 +116,7 @@ class Answer:
     break_even: cost.BreakEven | None
     baseline: str
     arms: int
+    deviation: float
     early: bool
     ahead: float
     forecast: Forecast
@@ -243,6 +246,7 @@ def answers(
             break_even=_break_even(mine, others, target) if all_reached else None,
             baseline=baseline,
             arms=tested,
+            deviation=float(np.log(reading.measured.values).std(ddof=1)) if n > 1 else np.nan,
             early=reading.verdict in ("better", "worse") and n < looks[-1],
             ahead=ahead,
             forecast=forecasts.get(label, NO_FORECAST),

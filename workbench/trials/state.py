@@ -18,6 +18,7 @@ import pandas as pd
 from workbench import config
 from workbench.analysis.curves import UNITS, Curve, Unit, name_of
 from workbench.analysis.forecast import FARTHEST
+from workbench.analysis.sequential import likely_look
 from workbench.analysis.targets import rising
 from workbench.labs import Lab
 from workbench.records import Record, load
@@ -32,6 +33,7 @@ from workbench.utils.validation import brief, instance_of, number, one_of, whole
 EVALUATIONS = 4  # of a tuning run, beside the one before round 1
 FINAL_EVALUATIONS = 5  # of a run of the comparison
 TUNING_SAMPLES = 8  # at most, to each held-out problem: evaluations take half of a short run's time
+USUAL_DEVIATION = 0.13  # of the logarithm of a pair's ratio, as recorded trials have it
 SOLVED = 0.95  # an accuracy from which on a lab has nothing left to learn
 
 
@@ -418,20 +420,38 @@ class TrialState:
             if seed not in self.records[label]
         ]
 
-    def progress(self) -> tuple[str, int]:
-        """Where the trial stands, in words, and how many runs it may take at most."""
+    def likely_pairs(self, label: str) -> int:
+        """How many pairs an arm will take, by those it has, or else by what its tuning found."""
+        settings = self.settings
+        found = self.answers.get(label)
+        if found and found.seeds > 1:
+            mean, deviation = math.log(found.ratio), found.deviation
+        else:
+            mine, others = (self.tunings[each].best_cost for each in (label, settings.baseline))
+            mean, deviation = mine - others, USUAL_DEVIATION
+        level = (settings.levels or {}).get(label, settings.level)
+        likely = likely_look(mean, deviation, settings.looks, level)
+        # It is not known yet, so it takes another pair.
+        return min(max(likely, len(self.records[label]) + 1), settings.looks[-1])
+
+    def progress(self) -> tuple[str, int, int]:
+        """Where the trial stands, in words, and how many runs it takes at most, and likely."""
         settings = self.settings
         if self.next_tuning:
             total = len(self.compared) * tuning.effort(settings.coarse, settings.tuning_seeds)
             recorded = sum(len(self.tuning_runs[label]) for label in self.compared)
-            return f"tuning: {recorded} of {total} runs are recorded", total - recorded
+            left = total - recorded
+            return f"tuning: {recorded} of {total} runs are recorded", left, left
         least, most = settings.looks[0], settings.looks[-1]
         pairs = [len(self.records[label]) for label in (settings.baseline, *self.undecided)]
+        likely = [self.likely_pairs(label) for label in self.undecided]
+        likely.insert(0, max(likely, default=0))
         text = (
             f"comparison to an accuracy of {self.target:.2f}: {min(pairs)} pairs are recorded, of "
             f"{least} to {most}"
         )
-        return text, sum(most - n for n in pairs)
+        expected = sum(max(total - n, 0) for total, n in zip(likely, pairs))
+        return text, sum(most - n for n in pairs), expected
 
     def check_target(self) -> None:
         """ValueError as soon as it is clear that the baseline gives no target, or misses it."""

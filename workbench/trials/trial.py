@@ -40,7 +40,15 @@ from workbench.trials.arms import make_arms
 from workbench.trials.cases import Case, prepare
 from workbench.trials.fingerprints import digest_of, pickle_lab
 from workbench.trials.ledger import Ledger
-from workbench.trials.state import Settings, TrialRun, TrialState, choose_lab, plan_looks
+from workbench.trials.state import (
+    EVALUATIONS,
+    FINAL_EVALUATIONS,
+    Settings,
+    TrialRun,
+    TrialState,
+    choose_lab,
+    plan_looks,
+)
 from workbench.trials.tuning import FIRST_SEED, Point
 from workbench.utils.descriptions import describe, differences
 from workbench.utils.labels import LOGS, to_folder
@@ -190,7 +198,8 @@ class Trial:
         self._failed: dict[str, str] = {}
         self._state = self.make_state()
         self._figure: tuple[Any, Any] = (None, None)  # and its place in a notebook
-        self._seconds: list[float] = []  # of the runs that this call has made
+        # Of the runs that this call has made: whether it tunes, all seconds, those of training.
+        self._seconds: list[tuple[bool, float, float]] = []
         # Other trials beside this one, whose runs are used where they are the same.
         plans = sorted(self.out.parent.glob(f"*/{PLAN}"))
         self._beside = [plan.parent for plan in plans if plan.parent != self.out]
@@ -387,8 +396,8 @@ class Trial:
                     self._report_line(str(found))
             if not runs:
                 return
-            text, left = state.progress()
-            self._report_line(f"{text}; {self._time(left)}")
+            text, most, likely = state.progress()
+            self._report_line(f"{text}; at most {most} to make, {self._time(likely, compares)}")
             work_off([self.case(run) for run in runs])
             if compares:
                 # The last sentences are those that the caller prints, or a notebook shows.
@@ -410,7 +419,9 @@ class Trial:
         values = case.values
         label = values["label"]
         if outcome["status"] == "done":
-            self._seconds.append(outcome["seconds"])
+            training = outcome["results"].get("training_seconds", 0.0)
+            tunes = values["seed"] >= FIRST_SEED
+            self._seconds.append((tunes, outcome["seconds"], training))
             point = Point(values["learning_rate"], values["mini_batches"])
             run = TrialRun(label, point, values["seed"])
             if run in self._found:  # it diverged in an earlier call
@@ -431,12 +442,18 @@ class Trial:
             raise ValueError(message)
         self._report_line(f"{message}; the other arms go on")
 
-    def _time(self, runs: int) -> str:
-        """How many runs are left, and how long they take at the pace of those of this call."""
-        if not self._seconds:
-            return f"at most {runs} to make; how long that takes is said once runs have ended"
-        seconds = statistics.mean(self._seconds) * math.ceil(runs / self._at_once)
-        return f"at most {runs} to make, about {duration(seconds)} as runs take here now"
+    def _time(self, runs: int, compares: bool) -> str:
+        """How long the runs that are likely take, at the pace of those of this call."""
+        # Runs of the comparison are evaluated more often, and with more samples.
+        samples = self.settings.lab.samples / self.settings.tuning_lab.samples
+        more = samples * (FINAL_EVALUATIONS + 1) / (EVALUATIONS + 1)
+        alike = [total for tunes, total, _ in self._seconds if tunes != compares]
+        if compares and not alike:
+            alike = [train + more * (total - train) for _, total, train in self._seconds]
+        if not alike:
+            return "and how long that takes is said once runs have ended"
+        seconds = statistics.mean(alike) * math.ceil(runs / self._at_once)
+        return f"likely {runs}, about {duration(seconds)} as runs take here now"
 
     # Its runs on disk
 
