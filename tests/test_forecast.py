@@ -40,6 +40,8 @@ def test_an_interval_widens_with_distance_with_unlike_seeds_and_with_fewer():
     "places, scores, budget, why",
     [
         (PLACES[:4], runs()[:, :4], 100, "4 evaluations are too few"),
+        (PLACES + 1, runs(), 100, "before the first round"),
+        (np.zeros(6), runs(), 100, "spending after each round"),
         (PLACES, runs(), 60 * FARTHEST + 1, "at most 4 times"),
         (PLACES, np.full((3, 6), 0.24), 100, "has not risen"),
         (PLACES, runs()[:, ::-1], 100, "has not risen"),
@@ -61,8 +63,6 @@ def test_a_ceiling_is_not_named_before_half_of_the_way():
     [
         (PLACES, runs()[0], 100, "scores"),
         (PLACES, runs()[:, :3], 100, "scores"),
-        (PLACES[::-1], runs(), 100, "places"),
-        (PLACES + 1, runs(), 100, "places"),
         (PLACES, runs(), 0, "budget"),
         (PLACES, runs(), np.nan, "budget"),
     ],

@@ -118,7 +118,7 @@ def test_rare_levels_are_kept_by_the_union_of_all_looks():
     nominal = sequential.nominal_levels(level=level)
     assert nominal.sum() == pytest.approx(level)
     for n, each in zip(sequential.LOOKS, nominal):
-        assert sequential.overall_p(each, n, by_union=True) == pytest.approx(level)
+        assert sequential.union_p(each, n) == pytest.approx(level)
     assert (nominal < sequential.nominal_levels(level=1.001 * sequential.RARE)).all()
     values = np.exp(np.random.default_rng(0).normal(-0.5, 0.1, 12))
     [found] = sequential.readings({"a": Measurement(values, "ratio")}, level=level).values()

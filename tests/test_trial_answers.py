@@ -226,7 +226,7 @@ def test_arm_and_baseline_are_forecast_at_the_same_cost(grpo):
     by_round = look(runs("ar3po"), grpo, measure="round", ahead=90, **options)
     assert "; with 90 rounds it would stand at " in str(by_round)
     far = look(runs("ar3po"), grpo, ahead=300, **options)
-    assert "no forecast for ar3po and grpo: at most 4 times" in str(far)
+    assert "no forecast of ar3po: at most 4 times" in str(far)
     row = answer.table({"ar3po": found}).iloc[0]
     made = found.baseline_forecast
     names = ["baseline_forecast", "baseline_forecast_low", "baseline_forecast_high"]

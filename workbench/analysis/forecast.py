@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.curves import Curve, Unit, name_of, read
-from workbench.utils.validation import brief, positive_number
+from workbench.utils.validation import positive_number
 
 # Forecasts were tried up to so many times the budget of a run, and with so many evaluations of it.
 FARTHEST = 4.0
@@ -148,10 +148,11 @@ def forecast(places: Any, scores: Any, budget: float) -> Forecast:
             f"scores: shape {scores.shape}; a row a seed with a score for each of the "
             f"{places.size} places is needed"
         )
-    if not len(places) or places[0] != 0 or (np.diff(places) <= 0).any():
-        raise ValueError(f"places={brief(places.tolist())}: rising numbers from 0 are needed")
     mean = scores.mean(axis=0)
     refused = Forecast(budget, seeds=len(scores))
+    if not len(places) or places[0] != 0 or (np.diff(places) <= 0).any():
+        why = "an evaluation before the first round is needed, and spending after each round"
+        return refused._replace(why=why)
     if len(places) < FEWEST:
         return refused._replace(why=f"{len(places)} evaluations are too few; {FEWEST} are needed")
     if budget > FARTHEST * places[-1] * (1 + 1e-9):
@@ -196,9 +197,6 @@ def of_curves(by_seed: Mapping[int, Curve], budget: float, unit: str | Unit = "r
     keep = [np.isin(curve.rounds, common) for curve in curves]
     places = np.mean([curve.places(unit)[kept] for curve, kept in zip(curves, keep)], axis=0)
     scores = np.array([curve.scores[kept] for curve, kept in zip(curves, keep)])
-    if not len(places) or places[0] != 0 or (np.diff(places) <= 0).any():
-        why = "an evaluation before the first round is needed, and spending after each round"
-        return Forecast(budget, seeds=len(curves), why=why)
     return forecast(places, scores, budget)
 
 

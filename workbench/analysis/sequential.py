@@ -112,14 +112,7 @@ def nominal_levels(
     return constant * _weights(looks, shape)
 
 
-def overall_p(
-    p: float,
-    n: int,
-    looks: Iterable[int] = LOOKS,
-    *,
-    shape: float = SHAPE,
-    by_union: bool = False,
-) -> float:
+def overall_p(p: float, n: int, looks: Iterable[int] = LOOKS, *, shape: float = SHAPE) -> float:
     """The overall level at which a look with the p-value `p` would just decide.
 
     Parameters
@@ -130,8 +123,6 @@ def overall_p(
         One of the looks.
     looks, shape
         As in `nominal_levels`.
-    by_union : bool
-        As for levels below `RARE`: a bound by the sum over all looks.
 
     Returns
     -------
@@ -150,15 +141,18 @@ def overall_p(
     one_of("n", int(n), looks)
     if len(looks) == 1 or np.isnan(p):
         return float(p)
-    weights = _weights(looks, shape)
-    weight = weights[looks.index(n)]
-    if by_union:
-        return float(min(p * weights.sum() / weight, 1))
+    weight = _weights(looks, shape)[looks.index(n)]
     smallest = _smallest(looks, float(shape))
     # One more on both sides, so that what no draw has reached is not called impossible. The draws
     # are multiplied by the weight, as in `nominal_levels`: dividing p by it could round p past one.
     share = (np.searchsorted(smallest * weight, p) + 1) / (len(smallest) + 1)
     return float(max(share, p))
+
+
+def union_p(p: float, n: int, looks: Sequence[int] = LOOKS) -> float:
+    """A bound of `overall_p` by the sum over all looks, which needs no draws."""
+    weights = _weights(looks, SHAPE)
+    return float(min(p * weights.sum() / weights[looks.index(n)], 1))
 
 
 def likely_look(
@@ -227,6 +221,7 @@ def readings(
     """
     looks = _checked(looks)
     levels = dict(zip(looks, nominal_levels(looks, level)))
+    overall = union_p if level < RARE else overall_p
     ps = {}
     measured = {}
     for arm, ratio in ratios.items():
@@ -235,9 +230,7 @@ def readings(
         nominal = levels.get(ratio.n, levels[looks[0]])
         measured[arm] = ratio.at_level(float(1 - nominal))
         is_look = ratio.n in levels
-        ps[arm] = np.nan
-        if is_look:
-            ps[arm] = overall_p(ratio.p_value(1.0), ratio.n, looks, by_union=level < RARE)
+        ps[arm] = overall(ratio.p_value(1.0), ratio.n, looks) if is_look else np.nan
     corrected = dict(zip(ps, holm(list(ps.values()))))
     found = {}
     for arm, ratio in measured.items():

@@ -128,18 +128,14 @@ def ledger(
       python -m workbench ledger runs/ideas
       python -m workbench ledger runs/ideas --json
     """
-    from workbench.trials.ledger import Ledger, level_of
+    from workbench.trials.ledger import Ledger
 
     found = Ledger(path)
-    ideas = found.ideas
-    wins = [idea["number"] for idea in ideas if idea["verdict"] == "better"]
-    following = level_of(len(ideas) + 1, wins, found.level)
     if json:
-        say(as_json({"level": found.level, "next_level": following, "ideas": ideas}))
+        say(as_json({"level": found.level, "ideas": found.ideas}))
         return
     say(found.table.drop(columns=["idea", "against"]).to_string(index=False, na_rep=""))
-    say(f"\n{len(ideas)} ideas, {len(wins)} better; at most {found.level:.0%} of all that are")
-    say(f"called better are expected to be luck. The next is tried at a level of {following:.2g}.")
+    say(f"\nAt most {found.level:.0%} of all that are called better are expected to be luck.")
 
 
 def write_tables(folder: Path, **tables: pd.DataFrame) -> None:

@@ -169,8 +169,7 @@ def _go_on(
         end = np.mean([curve.places(measure)[-1] for curve in curves[label].values()])
         budgets = np.linspace(end, max(end, ahead * a_round), 6)
         made = [of_curves(curves[label], float(budget), measure) for budget in budgets]
-        low, high = ([each[i] for each in made] for i in (2, 3))
-        values = [each.value for each in made]
+        values, low, high = np.array([each[1:4] for each in made]).T
         ax.plot(budgets, values, color=look.colour, ls=(0, (3, 2)), lw=1.3, label=f"_{label}")
         ax.fill_between(budgets, low, high, color=look.colour, alpha=0.08, lw=0)
 

@@ -9,7 +9,7 @@ is `workbench.analysis.sequential`, and how a run that did not reach the target 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -199,7 +199,10 @@ def answers(
     decided = sum(reading.verdict in ("better", "worse") for reading in read_off.values())
     corrected = nominal_levels(looks, level / max(tested - decided, 1))
     level_at = dict(zip(looks, corrected.tolist()))
-    ahead, budget = _budget(list(curves.get(baseline, {}).values()), measure, ahead)
+    ends = [(c.rounds[-1], c.places(measure)[-1]) for c in curves.get(baseline, {}).values()]
+    rounds, spent = np.mean(ends, axis=0) if ends else (np.nan, np.nan)
+    ahead = float(ahead or AHEAD * rounds)
+    budget = float(ahead / rounds * spent)
     forecasts = {}
     if budget > 0:
         forecasts = {
@@ -390,34 +393,20 @@ def _remarks(answer: Answer) -> list[str]:
     return remarks
 
 
-def _budget(
-    curves: Sequence[Curve], measure: str | Unit, ahead: float | None
-) -> tuple[float, float]:
-    """Rounds of the baseline that a forecast is for, and what it will have spent by then."""
-    if not curves:
-        return np.nan, np.nan
-    rounds = float(np.mean([curve.rounds[-1] for curve in curves]))
-    ahead = ahead or AHEAD * rounds
-    return ahead, ahead / rounds * float(np.mean([curve.places(measure)[-1] for curve in curves]))
-
-
 def _ahead(answer: Answer) -> list[str]:
     """Where arm and baseline will be when they train on, and where they end."""
     mine, other = answer.forecast, answer.baseline_forecast
-    if mine.why or other.why:
-        names = [answer.arm] if mine.why else []
-        names += [answer.baseline] if other.why else []
-        return [f"no forecast for {' and '.join(names)}: {mine.why or other.why}"]
+    for label, made in ((answer.arm, mine), (answer.baseline, other)):
+        if made.why:
+            return [f"no forecast of {label}: {made.why}"]
     spent = f"{answer.ahead:.0f} rounds"
     if answer.measure != "round":
         what = UNITS.get(answer.measure, answer.measure)
         spent = f"the {what} of {spent} of {answer.baseline}"
-    values = [share_text(each.value, each.low, each.high) for each in (mine, other)]
+    values = [share_text(*each[1:4]) for each in (mine, other)]
     text = f"with {spent} it would stand at {values[0]}, {answer.baseline} at {values[1]}"
     if not np.isnan([mine.ceiling, other.ceiling]).all():
-        ends = [
-            share_text(each.ceiling, each.ceiling_low, each.ceiling_high) for each in (mine, other)
-        ]
+        ends = [share_text(*each[4:7]) for each in (mine, other)]
         text += f" (ceilings: {ends[0]} and {ends[1]})"
     return [text]
 

@@ -68,15 +68,15 @@ def steps(
         return _reach_it(curves, target, seconds)
     logs = np.log(ratios.values)
     deviation, distance = float(logs.std(ddof=1)), abs(float(logs.mean()))
-    error = float(special.ndtri(1 - level / 2))
-    room = math.log(1 + BAND) - distance
-    # So many pairs show that the ratio is not 1, or that it lies in the band around 1.
-    different = alike = math.inf
-    if distance:
-        different = (deviation * (error + special.ndtri(POWER)) / distance) ** 2
-    if room > 0:
-        # The interval may leave the band on either side.
-        alike = (deviation * (error + special.ndtri((1 + POWER) / 2)) / room) ** 2
+
+    def pairs_for(room: float, power: float) -> float:
+        """So many pairs make an interval whose end is less than `room` away from the ratio."""
+        width = deviation * (special.ndtri(1 - level / 2) + special.ndtri(power))
+        return (width / room) ** 2 if room > 0 else math.inf
+
+    different = pairs_for(distance, POWER)
+    # The interval may leave the band around 1 on either side.
+    alike = pairs_for(math.log(1 + BAND) - distance, (1 + POWER) / 2)
     if not 0 < min(different, alike) <= MOST_PAIRS:
         return ()
     # Two more, since few pairs do not know their deviation.

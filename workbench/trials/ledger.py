@@ -57,8 +57,7 @@ def level_of(number: int, wins: list[int], level: float) -> float:
     0.00737
     """
     shares = [(level / 2, number)]
-    for place, win in enumerate(sorted(wins)):
-        shares.append((level if place else level / 2, number - win))
+    shares += [(level if i else level / 2, number - win) for i, win in enumerate(sorted(wins))]
     return sum(share * (j**-0.5 - (j + 1) ** -0.5) for share, j in shares)
 
 
@@ -121,19 +120,11 @@ class Ledger:
         place = os.path.relpath(out, self.path)
         return {idea["label"]: idea for idea in self.ideas if idea["trial"] == place}
 
-    def free_seed(self) -> int:
-        """The first seed behind all those that were given to a trial."""
+    def seed_of(self, out: Path) -> int:
+        """The first seed of a trial, or for a new one the first behind all that were given away."""
+        for idea in self.of_trial(out).values():
+            return idea["first_seed"]
         return max((idea["first_seed"] + idea["reserved"] for idea in self.ideas), default=FIRST)
-
-    def check_fresh(self, first_seed: int, reserved: int) -> None:
-        """ValueError where seeds that somebody names were given to an earlier trial."""
-        for idea in self.ideas:
-            begin, end = idea["first_seed"], idea["first_seed"] + idea["reserved"]
-            if first_seed < end and begin < first_seed + reserved:
-                raise ValueError(
-                    f"first_seed={first_seed}: idea {idea['number']} of the ledger had seeds "
-                    f"{begin} to {end - 1}; leave it out, or take {self.free_seed()}"
-                )
 
     def charge(
         self, out: Path, ideas: dict[str, str], against: str, reserved: int, first_seed: int | None
@@ -162,15 +153,20 @@ class Ledger:
             if known.keys() >= ideas.keys():
                 return known
             if known:
-                new = ", ".join(ideas.keys() - known.keys())
                 raise ValueError(
-                    f"arms: {new} cannot join a trial of the ledger that has begun, since its "
-                    "seeds were looked at; name another directory"
+                    f"arms: {', '.join(ideas.keys() - known.keys())} cannot join a trial of the "
+                    "ledger that has begun, since its seeds were looked at; name another directory"
                 )
-            if first_seed is None:
-                first_seed = self.free_seed()
-            self.check_fresh(first_seed, reserved)
+            free = self.seed_of(out)
+            first_seed = free if first_seed is None else first_seed
             listed = self.ideas
+            for old in listed:
+                begin, end = old["first_seed"], old["first_seed"] + old["reserved"]
+                if first_seed < end and begin < first_seed + reserved:
+                    raise ValueError(
+                        f"first_seed={first_seed}: idea {old['number']} of the ledger had seeds "
+                        f"{begin} to {end - 1}; leave it out, or take {free}"
+                    )
             wins = [idea["number"] for idea in listed if idea["verdict"] == "better"]
             before = {(idea["idea"], idea["against"]): idea["number"] for idea in listed}
             for place, (label, idea) in enumerate(ideas.items(), len(listed) + 1):

@@ -106,11 +106,6 @@ class Settings:
         return range(self.first_seed, self.first_seed + self.looks[-1])
 
     @property
-    def reserved(self) -> int:
-        """How many seeds, from `first_seed` on, no other trial of a ledger may have."""
-        return max(self.looks[-1], self.n_tuning_seeds)
-
-    @property
     def tuning_lab(self) -> Lab:
         """The lab of the tuning runs, which samples less to evaluate."""
         quick = dataclasses.replace(self.lab, samples=min(self.lab.samples, TUNING_SAMPLES))

@@ -165,8 +165,7 @@ class Trial:
         charged = self._ledger.of_trial(self.out) if self._ledger else {}
         self._given_seed = first_seed
         if first_seed is None and self._ledger:
-            seeds_of_arms = [row["first_seed"] for row in charged.values()]
-            first_seed = seeds_of_arms[0] if charged else self._ledger.free_seed()
+            first_seed = self._ledger.seed_of(self.out)
         self.settings = Settings(
             arms={arm.label: arm for arm in make_arms(arms, against)},
             lab=lab,
@@ -184,8 +183,6 @@ class Trial:
             forecast=forecast,
             levels={label: row["level"] for label, row in charged.items()} if ledger else None,
         )
-        if self._ledger and not charged:
-            self._ledger.check_fresh(self.settings.first_seed, self.settings.reserved)
         self._workers: Any = {"jobs": jobs, "ray": ray, "gpus": gpus, "report": report}
         self._at_once = jobs or engine.cores()
         self._report_line = report
@@ -198,8 +195,7 @@ class Trial:
         self._failed: dict[str, str] = {}
         self._state = self.make_state()
         self._figure: tuple[Any, Any] = (None, None)  # and its place in a notebook
-        # Of the runs that this call has made: whether it tunes, all seconds, those of training.
-        self._seconds: list[tuple[bool, float, float]] = []
+        self._seconds: list[tuple[bool, float]] = []  # of the runs made: whether it tunes, seconds
         # Other trials beside this one, whose runs are used where they are the same.
         plans = sorted(self.out.parent.glob(f"*/{PLAN}"))
         self._beside = [plan.parent for plan in plans if plan.parent != self.out]
@@ -354,7 +350,8 @@ class Trial:
         arms = self.settings.arms
         against = digest_of([arms[baseline].fingerprint, self._lab.fingerprint])
         ideas = {label: arms[label].fingerprint for label in labels}
-        reserved = self.settings.reserved
+        # Neither its fresh seeds nor those of its tuning belong to any other trial.
+        reserved = max(self.settings.looks[-1], self.settings.n_tuning_seeds)
         rows = self._ledger.charge(self.out, ideas, against, reserved, self._given_seed)
         levels = {label: row["level"] for label, row in rows.items()}
         first_seed = rows[labels[0]]["first_seed"]
@@ -369,16 +366,15 @@ class Trial:
 
     def _settle(self) -> None:
         """Write into the ledger what is known now."""
-        state = self.look()
         if self._ledger is not None:
-            table = state.table.astype(object).replace([math.inf, -math.inf], math.nan)
-            rows = table.where(table.notna(), None).set_index("arm").to_dict("index")
+            state = self.look()
             names = ("verdict", "ratio", "low", "high", "seeds")
             found = {
-                label: {name: row[name] for name in names}
-                for label, row in rows.items()
-                if row["known"] or label in state.excluded
+                label: {name: vars(answer)[name] for name in names}
+                for label, answer in state.answers.items()
+                if answer.known
             }
+            found |= {label: {"verdict": word} for label, (word, _) in state.excluded.items()}
             self._ledger.settle(self.out, found)
 
     def _make_runs(self, work_off: Callable[[Sequence[Case]], None]) -> None:
@@ -419,9 +415,7 @@ class Trial:
         values = case.values
         label = values["label"]
         if outcome["status"] == "done":
-            training = outcome["results"].get("training_seconds", 0.0)
-            tunes = values["seed"] >= FIRST_SEED
-            self._seconds.append((tunes, outcome["seconds"], training))
+            self._seconds.append((values["seed"] >= FIRST_SEED, outcome["seconds"]))
             point = Point(values["learning_rate"], values["mini_batches"])
             run = TrialRun(label, point, values["seed"])
             if run in self._found:  # it diverged in an earlier call
@@ -444,12 +438,13 @@ class Trial:
 
     def _time(self, runs: int, compares: bool) -> str:
         """How long the runs that are likely take, at the pace of those of this call."""
-        # Runs of the comparison are evaluated more often, and with more samples.
+        # Runs of the comparison are evaluated more often, and with more samples. Evaluations take
+        # about half of the time of a run of the tuning.
         samples = self.settings.lab.samples / self.settings.tuning_lab.samples
         more = samples * (FINAL_EVALUATIONS + 1) / (EVALUATIONS + 1)
-        alike = [total for tunes, total, _ in self._seconds if tunes != compares]
+        alike = [seconds for tunes, seconds in self._seconds if tunes != compares]
         if compares and not alike:
-            alike = [train + more * (total - train) for _, total, train in self._seconds]
+            alike = [seconds * (1 + more) / 2 for _, seconds in self._seconds]
         if not alike:
             return "and how long that takes is said once runs have ended"
         seconds = statistics.mean(alike) * math.ceil(runs / self._at_once)
