@@ -3,12 +3,15 @@
 import dataclasses
 import json
 import math
+import re
+import textwrap
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import searcher
+import typer
 from trial_script import EverySecond, edited, lab, make
 from typer.testing import CliRunner
 
@@ -21,6 +24,7 @@ from workbench.records import RecordError
 from workbench.trials import Ledger, Trial
 from workbench.trials.ledger import FIRST, level_of
 
+app = typer.main.get_command(main)
 SMALL = {"rounds": 4, "problems_per_round": 4, "rates": [5e-3], "tuning_seeds": 1, "seeds": 2}
 
 
@@ -167,6 +171,7 @@ def test_trials_of_a_ledger_are_tried_at_their_level_on_fresh_seeds(tmp_path):
     table = Ledger(tmp_path / "ideas").table
     assert table["label"].tolist() == ["EverySecond", "renamed"]
     assert table["again"].fillna(0).tolist() == [0, 1]
+    assert any("at most 4 to make, likely 4, about " in line for line in said)
     assert any("renamed is idea 2" in line and "before as idea 1" in line for line in said)
     assert table["verdict"].notna().all() and table["seeds"].tolist() == [2, 2]
     made = {
@@ -229,3 +234,18 @@ def test_a_scripted_searcher_of_twenty_random_selectors(tmp_path, monkeypatch):
     assert searcher.search(tmp_path, call, options) == transcript
     assert json.loads(call("ledger", str(tmp_path / "ideas"), "--json")[1]) == ledger
     print("\n".join(transcript))
+
+
+def test_the_page_for_programs_leads_somewhere_and_its_idea_passes_the_check():
+    root = Path(__file__).parent.parent
+    page = (root / "AGENTS.md").read_text()
+    assert len(page.splitlines()) < 80, "one page"
+    for link in re.findall(r"\]\(([^)#]+)", page):
+        assert (root / link).exists(), link
+    [code] = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
+    names = {"__name__": "page"}
+    exec(textwrap.dedent(code), names)
+    wb.check(names["Shortest"]())  # raises for what is wrong
+    [command] = re.findall(r"\$ python -m workbench (trial .*)", page)
+    options = {option for each in app.commands["trial"].params for option in each.opts}
+    assert set(re.findall(r"--[a-z-]+", command)) <= options

@@ -280,6 +280,22 @@ def test_so_many_pairs_would_find_what_was_measured_in_four_trials_of_five(grpo,
     assert 0.7 < found.count(word) / 500 < 0.97
 
 
+@pytest.mark.parametrize("ratio, share", [(0.7, 0.9), (0.85, 0.5), (1.0, 0.75)])
+def test_a_trial_takes_about_as_many_pairs_as_is_likely_after_its_tuning(ratio, share):
+    """Tuning knows the ratio within some 6 %; chance decides the rest."""
+    rng = np.random.default_rng(6)
+    near = 0
+    for _ in range(100):
+        likely = sequential.likely_look(np.log(ratio) + rng.normal(0, 0.06), 0.13)
+        values = np.exp(rng.normal(np.log(ratio), 0.13, 20))
+        for n in sequential.LOOKS:
+            cut = Measurement(values[:n], "ratio")
+            if sequential.readings({"a": cut})["a"].known:
+                break
+        near += 1 / 1.5 <= n / likely <= 1.5
+    assert near / 100 >= share
+
+
 @pytest.mark.slow
 def test_a_figure_that_a_cell_shows_at_its_end_does_not_stand_there_twice():
     setup = "from workbench.plots.curves import redraw, withdraw\n"
