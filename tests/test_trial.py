@@ -66,7 +66,9 @@ def whole(tmp_path_factory):
 @pytest.mark.long
 def test_a_class_of_a_notebook_is_tuned_and_compared_with_the_baseline(whole):
     out, said = whole
-    assert [line for line in said if line.startswith("sentence:")], said
+    [sentence] = [line for line in said if line.startswith("sentence: ")]
+    # What the caller prints was not said already.
+    assert sum(sentence.removeprefix("sentence: ") in line for line in said) == 1
     plan = json.loads((out / "trial.json").read_text())
     assert [*plan["arms"]] == ["grpo", "EverySecond"]
     assert plan["arms"]["EverySecond"]["method"]["selector"] == {"is": "__main__.EverySecond"}

@@ -255,6 +255,9 @@ def test_an_open_answer_says_which_number_may_decide_it_and_its_cost(grpo):
     assert opened.verdict == "open" and (step.change, step.runs) == ("seeds", 2 * step.to)
     assert f"What may decide it: {step.to} fresh pairs in one look" in str(opened)
     assert step.verdict in ("worse", "better", "alike") and step.seconds > 0
+    # PKPO has sixteen rollouts a problem at most, GRPO eight, 32 problems and 60 rounds.
+    assert step.rollouts >= step.runs * 60 * 256
+    assert f"{step.runs} runs with {step.rollouts:,.0f} rollouts, and tuning" in str(opened)
     # A trial that is decided, or goes on by itself, needs no advice.
     assert not look(runs("ar3po"), grpo, **(options | {"looks": (8,)})).steps
     assert not look(runs("pkpo", 5), grpo, level=1e-3, **(options | {"looks": (5, 8)})).steps
