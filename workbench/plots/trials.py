@@ -160,14 +160,13 @@ def _go_on(
 ) -> None:
     """Where every arm is going, dashed beyond its runs, with the interval as a band."""
     # Tables of earlier versions say nothing of what lies ahead.
-    ahead = table["ahead"].max() if "ahead" in table else np.nan
-    if not ahead > 0:
+    if "ahead" not in table:
         return
     baseline = list(next(iter(curves.values())).values())
     a_round = np.mean([curve.places(measure)[-1] / curve.rounds[-1] for curve in baseline])
     for label, look in looks(list(curves)).items():
         end = np.mean([curve.places(measure)[-1] for curve in curves[label].values()])
-        budgets = np.linspace(end, max(end, ahead * a_round), 6)
+        budgets = np.linspace(end, max(end, table["ahead"].max() * a_round), 6)
         made = [of_curves(curves[label], float(budget), measure) for budget in budgets]
         values, low, high = np.array([each[1:4] for each in made]).T
         ax.plot(budgets, values, color=look.colour, ls=(0, (3, 2)), lw=1.3, label=f"_{label}")
