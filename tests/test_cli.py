@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 import typer
@@ -521,3 +522,27 @@ def test_no_words_on_the_command_line_end_in_a_traceback(method, chosen, lab, op
     assert result.exception is None or type(result.exception) is SystemExit, arguments
     if result.exit_code == 1:
         assert any(line.startswith("error: ") for line in result.output.splitlines()), arguments
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["show", "data/runs/tiny-grpo/seed-0"],
+        ["compare", "data/runs/head-to-head/grpo", "data/runs/head-to-head/cbs-round"],
+        ["doctor"],
+        ["ledger", "data"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_json_has_the_keys_of_the_page_for_programs(command):
+    page = Path("docs/guides/programs.md").read_text()
+    rows = re.findall(r"^\| (`.*`) \| (.*) \|$", page, re.MULTILINE)
+    listed = {name: keys for names, keys in rows for name in re.findall("`(.*?)`", names)}
+    assert all(name in listed for name in typer.main.get_command(main).commands)
+    told = json.loads(CliRunner().invoke(main, [*command, "--json"]).stdout)
+    assert [*told] == listed[command[0]].partition(", and with")[0].split(", ")
+    if command[0] == "show":
+        assert [*told["records"][0]] == listed["run"].split(", ")
+    if command[0] == "compare":
+        [row] = [row for label, row in told["labels"].items() if label != told["baseline"]]
+        assert all(name in page for name in row)

@@ -5,6 +5,7 @@ import html
 import inspect
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -65,7 +66,9 @@ def whole(tmp_path_factory):
 @pytest.mark.long
 def test_a_class_of_a_notebook_is_tuned_and_compared_with_the_baseline(whole):
     out, said = whole
-    assert [line for line in said if line.startswith("sentence:")], said
+    [sentence] = [line for line in said if line.startswith("sentence: ")]
+    # What the caller prints was not said already.
+    assert sum(sentence.removeprefix("sentence: ") in line for line in said) == 1
     plan = json.loads((out / "trial.json").read_text())
     assert [*plan["arms"]] == ["grpo", "EverySecond"]
     assert plan["arms"]["EverySecond"]["method"]["selector"] == {"is": "__main__.EverySecond"}
@@ -193,8 +196,9 @@ def test_the_command_ends_in_the_sentence_the_tables_and_the_page(tmp_path, monk
     command += ["--rate", "5e-3", "--tuning-seeds", "1", "--target", "0.48", "--jobs", "2"]
     command += ["--first-seed", "7"]
     told = CliRunner().invoke(main, command)
-    assert told.exit_code == 0, told.output
     table = pd.read_csv(tmp_path / "out" / "trial.csv")
+    status = {"better": 0, "alike": 10, "open": 11, "worse": 12}[table["verdict"][0]]
+    assert told.exit_code == status, told.output
     assert table["arm"].tolist() == ["mine"] and table["sentence"][0] in told.output
     tuning = pd.read_csv(tmp_path / "out" / "tuning.csv")
     assert tuning.groupby("arm").size().to_dict() == {"grpo": 3, "mine": 3}
@@ -202,8 +206,17 @@ def test_the_command_ends_in_the_sentence_the_tables_and_the_page(tmp_path, monk
     made = {path.name for path in (tmp_path / "out" / "runs" / "mine").iterdir()}
     assert made == {"seed-7", "seed-8"}
     assert table["sentence"][0] in html.unescape((tmp_path / "out" / "trial.html").read_text())
-    data = json.loads(CliRunner().invoke(main, [*command, "--json"]).stdout)
+    again = CliRunner().invoke(main, [*command, "--json"])
+    data = json.loads(again.stdout)
     assert [row["arm"] for row in data["arms"]] == ["mine"] and len(data["tuning"]) == 6
+    assert data["status"] == again.exit_code == status and data["ledger"] is None
+    # The keys are those of the page for programs.
+    page = (ROOT / "docs" / "guides" / "programs.md").read_text()
+    [listed] = re.findall(r"\| `trial` \| (.*) \|", page)
+    assert [*data] == listed.split(", ")
+    assert {"forecast", "ceiling_high", "baseline_forecast_low", "sentence"} <= data["arms"][
+        0
+    ].keys()
 
 
 # What is refused, or told at once

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from html import escape
 
+import nbclient
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,6 +18,7 @@ from workbench.analysis.intervals import Measurement, holm
 from workbench.plots.trials import headline, tuning_curves
 from workbench.reports.tables import by_measure
 from workbench.trials import answer
+from workbench.trials.further import steps
 from workbench.utils.numbers import NOTHING
 from workbench.utils.shipped import shipped
 
@@ -199,6 +202,112 @@ def test_the_price_is_named_from_which_on_an_arm_costs_more(grpo, cheaper_below,
     even = BreakEven(0.5, 0.4, 0.6, cheaper_below)
     words = f"ar3po costs more than grpo where sampling a token costs {side} than 0.5 times as much"
     assert words in str(replace(found, break_even=even))
+
+
+def test_the_sentence_says_better_or_worse_where_both_end_and_what_seen_means(grpo):
+    options = {"baseline": "grpo", "target": 0.338, "looks": (8,)}
+    better = look(runs("ar3po"), grpo, arm="ar3po", **options)
+    worse = look(grpo, runs("ar3po"), arm="grpo", **(options | {"baseline": "ar3po"}))
+    assert "): better;" in str(better) and "): worse;" in str(worse)
+    assert "would have been seen (in four trials of five)" in str(better)
+    # Only a trial that stops at a look that was not its last one overshoots.
+    assert "likely nearer to 1" not in str(better)
+    early = look(runs("ar3po"), grpo, arm="ar3po", baseline="grpo", target=0.338)
+    assert early.seeds == 8 and "better, by a ratio that is likely nearer to 1" in str(early)
+
+
+def test_arm_and_baseline_are_forecast_at_the_same_cost(grpo):
+    options = {"arm": "ar3po", "baseline": "grpo", "target": 0.338}
+    found = look(runs("ar3po"), grpo, **options)
+    # GRPO samples 256 rollouts in each of its 60 rounds.
+    assert found.ahead == 120
+    assert found.forecast.budget == found.baseline_forecast.budget == 120 * 256
+    assert "with the rollouts of 120 rounds of grpo it would stand at " in str(found)
+    by_round = look(runs("ar3po"), grpo, measure="round", ahead=90, **options)
+    assert "; with 90 rounds it would stand at " in str(by_round)
+    far = look(runs("ar3po"), grpo, ahead=300, **options)
+    assert "no forecast of ar3po: at most 4 times" in str(far)
+    row = answer.table({"ar3po": found}).iloc[0]
+    made = found.baseline_forecast
+    names = ["baseline_forecast", "baseline_forecast_low", "baseline_forecast_high"]
+    assert row[names].tolist() == [made.value, made.low, made.high]
+    # At this low rate GRPO has not come half of its way in 60 rounds.
+    assert np.isnan(row["baseline_ceiling"]) and "ceilings" not in str(found)
+
+
+def test_the_figure_goes_on_dashed_beyond_the_runs(grpo):
+    records = {"grpo": grpo, "ar3po": runs("ar3po")}
+    found = answer.answers({"ar3po": records["ar3po"]}, grpo, baseline="grpo", target=0.338)
+    figure = wb.plots.trial(records, answer.table(found), baseline="grpo", target=0.338)
+    dashed = [line for line in figure.axes[0].lines if line.get_label() == "_ar3po"]
+    assert dashed[0].get_xdata()[-1] == pytest.approx(120 * 256)
+    assert dashed[0].get_ydata()[-1] == pytest.approx(found["ar3po"].forecast.value)
+    # Tables that were written before there were forecasts still have a figure.
+    old = answer.table(found).drop(columns="ahead")
+    figure = wb.plots.trial(records, old, baseline="grpo", target=0.338)
+    assert not [line for line in figure.axes[0].lines if line.get_label() == "_ar3po"]
+
+
+def test_an_open_answer_says_which_number_may_decide_it_and_its_cost(grpo):
+    options = {"baseline": "grpo", "target": 0.338, "looks": (5,)}
+    opened = look(runs("pkpo", 5), grpo, arm="pkpo", level=1e-3, **options)
+    [step] = opened.steps
+    assert opened.verdict == "open" and (step.change, step.runs) == ("seeds", 2 * step.to)
+    assert f"What may decide it: {step.to} fresh pairs in one look" in str(opened)
+    assert step.verdict in ("worse", "better", "alike") and step.seconds > 0
+    # PKPO has sixteen rollouts a problem at most, GRPO eight, 32 problems and 60 rounds.
+    assert step.rollouts >= step.runs * 60 * 256
+    assert f"{step.runs} runs with {step.rollouts:,.0f} rollouts, and tuning" in str(opened)
+    # A trial that is decided, or goes on by itself, needs no advice.
+    assert not look(runs("ar3po"), grpo, **(options | {"looks": (8,)})).steps
+    assert not look(runs("pkpo", 5), grpo, level=1e-3, **(options | {"looks": (5, 8)})).steps
+    few = look(runs("cbs-round", 5), grpo, **options)
+    lower, longer = few.steps
+    assert lower.change == "target" and 0.25 < lower.to < 0.338
+    assert longer.change == "rounds" and 60 < longer.to <= 240
+
+
+@pytest.mark.parametrize("ratio, word", [(0.85, "better"), (1.2, "worse"), (1.0, "alike")])
+def test_so_many_pairs_would_find_what_was_measured_in_four_trials_of_five(grpo, ratio, word):
+    rng = np.random.default_rng(4)
+    logs = rng.normal(0, 0.15, 6)
+    logs += np.log(ratio) - logs.mean()
+    curves = [*wb.analysis.curves.read({"grpo": [*grpo.values()]})["grpo"].values()]
+    [step] = steps(Measurement(np.exp(logs), "ratio"), curves, 0.338, 0.05)
+    assert step.verdict == word
+    draws = np.exp(rng.normal(np.log(ratio), logs.std(ddof=1), (500, int(step.to))))
+    found = [
+        sequential.readings({"a": Measurement(each, "ratio")}, (len(each),))["a"].verdict
+        for each in draws
+    ]
+    assert 0.7 < found.count(word) / 500 < 0.97
+
+
+@pytest.mark.parametrize("ratio, share", [(0.7, 0.9), (0.85, 0.5), (1.0, 0.75)])
+def test_a_trial_takes_about_as_many_pairs_as_is_likely_after_its_tuning(ratio, share):
+    """Tuning knows the ratio within some 6 %; chance decides the rest."""
+    rng = np.random.default_rng(6)
+    near = 0
+    for _ in range(100):
+        likely = sequential.likely_look(np.log(ratio) + rng.normal(0, 0.06), 0.13)
+        values = np.exp(rng.normal(np.log(ratio), 0.13, 20))
+        for n in sequential.LOOKS:
+            cut = Measurement(values[:n], "ratio")
+            if sequential.readings({"a": cut})["a"].known:
+                break
+        near += 1 / 1.5 <= n / likely <= 1.5
+    assert near / 100 >= share
+
+
+@pytest.mark.slow
+def test_a_figure_that_a_cell_shows_at_its_end_does_not_stand_there_twice():
+    setup = "from workbench.plots.curves import redraw, withdraw\n"
+    draw = "drawn = redraw(lambda figure: figure.subplots(), None, None)\n"
+    cells = [setup + draw + "withdraw(drawn[1])", draw, "withdraw(drawn[1])"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    done = nbclient.NotebookClient(notebook, timeout=120).execute().cells
+    shown = ["image/png" in output.data for cell in done for output in cell.outputs]
+    assert shown == [False, True], "the drawing of an earlier cell stays"
 
 
 @pytest.mark.parametrize("resolves, named", [(50.0, True), (101.0, False)])

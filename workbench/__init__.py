@@ -24,6 +24,7 @@ _MODULES = [module.name for module in pkgutil.iter_modules(__path__) if module.n
 
 # Names that are worth a shorter path: name -> the module that defines it.
 _NAMES = {
+    "Ledger": "trials.ledger",
     "Method": "methods",
     "Record": "records",
     "Rollouts": "rollouts",

@@ -446,4 +446,6 @@ def resolved_ratio(ratios: Any, level: float = LEVEL) -> float:
     if len(logs) < 2 or np.ptp(logs) == 0:
         return np.nan
     change = smallest_change(float(logs.std(ddof=1)), len(logs), level, power=0.8)
-    return float(100 * np.expm1(change))
+    # Two pairs at a small level may resolve nothing that a number could say.
+    with np.errstate(over="ignore"):
+        return float(100 * np.expm1(change))

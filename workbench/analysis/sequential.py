@@ -45,6 +45,9 @@ SHAPE = 2.0
 BAND = 0.10
 # 5 % is then known to within .1 % (three standard errors).
 DRAWS = 400_000
+# Below this level too few draws are left, and the union of all looks bounds the error: it is at
+# most the sum of the nominal levels.
+RARE = 1e-4
 
 
 class Reading(NamedTuple):
@@ -100,6 +103,9 @@ def nominal_levels(
     number("level", level, above=0, below=1)
     if len(looks) == 1:
         return np.array([level])
+    if level < RARE:
+        weights = _weights(looks, shape)
+        return level / weights.sum() * weights
     smallest = _smallest(looks, float(shape))
     # The same count of draws as in `overall_p`, so that both decide alike to the last digit.
     constant = smallest[max(int(level * (len(smallest) + 1)) - 1, 0)]
@@ -141,6 +147,35 @@ def overall_p(p: float, n: int, looks: Iterable[int] = LOOKS, *, shape: float = 
     # are multiplied by the weight, as in `nominal_levels`: dividing p by it could round p past one.
     share = (np.searchsorted(smallest * weight, p) + 1) / (len(smallest) + 1)
     return float(max(share, p))
+
+
+def union_p(p: float, n: int, looks: Sequence[int] = LOOKS) -> float:
+    """A bound of `overall_p` by the sum over all looks, which needs no draws."""
+    weights = _weights(looks, SHAPE)
+    return float(min(p * weights.sum() / weights[looks.index(n)], 1))
+
+
+def likely_look(
+    mean: float, deviation: float, looks: Iterable[int] = LOOKS, level: float = ALPHA
+) -> int:
+    """The look at which an arm is known, if its pairs go on as they began.
+
+    Parameters
+    ----------
+    mean, deviation : float
+        Of the logarithms of its ratios.
+    looks, level
+        As in `nominal_levels`.
+
+    Examples
+    --------
+    >>> likely_look(-0.5, 0.13), likely_look(-0.15, 0.13), likely_look(0.06, 0.13)
+    (5, 10, 20)
+    """
+    n = np.array(_checked(looks))
+    reach = special.stdtrit(n - 1, 1 - nominal_levels(n, level) / 2) * deviation / np.sqrt(n)
+    known = (reach <= abs(mean)) | (reach + abs(mean) <= np.log1p(BAND))
+    return int(n[known.argmax()] if known.any() else n[-1])
 
 
 def look_at(n: int, looks: Iterable[int] = LOOKS) -> int:
@@ -186,6 +221,7 @@ def readings(
     """
     looks = _checked(looks)
     levels = dict(zip(looks, nominal_levels(looks, level)))
+    overall = union_p if level < RARE else overall_p
     ps = {}
     measured = {}
     for arm, ratio in ratios.items():
@@ -194,7 +230,7 @@ def readings(
         nominal = levels.get(ratio.n, levels[looks[0]])
         measured[arm] = ratio.at_level(float(1 - nominal))
         is_look = ratio.n in levels
-        ps[arm] = overall_p(ratio.p_value(1.0), ratio.n, looks) if is_look else np.nan
+        ps[arm] = overall(ratio.p_value(1.0), ratio.n, looks) if is_look else np.nan
     corrected = dict(zip(ps, holm(list(ps.values()))))
     found = {}
     for arm, ratio in measured.items():

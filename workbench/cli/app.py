@@ -50,7 +50,7 @@ main = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     epilog="\b\nExit status: 0 done; 1 an error, named in one line on stderr (doctor also: cannot "
-    "run here);\n2 wrong usage; 130 interrupted.",
+    "run here);\n2 wrong usage; 10 to 13 a trial without a better arm; 130 interrupted.",
 )
 
 
@@ -85,6 +85,7 @@ for command in (
     look.pack,
     train.sweep,
     trial.trial,
+    trial.ledger,
     doctor.doctor,
 ):
     main.command()(command)

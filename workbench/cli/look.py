@@ -57,6 +57,7 @@ def show(
 def report(
     paths: Annotated[list[str], Argument(metavar="RECORD...")],
     out: Annotated[str, Option(metavar="FILE", help="The file to write.")],
+    json: Json = False,
 ) -> None:
     """Write a page of one or several runs, as one HTML file that loads nothing else.
 
@@ -70,10 +71,11 @@ def report(
     from workbench.analysis.runs import load_all
     from workbench.reports import report as write
 
-    say(str(write(load_all(*paths), out)))
+    written = str(write(load_all(*paths), out))
+    say(as_json({"report": written}) if json else written)
 
 
-def pack(folder: Annotated[str, Argument(metavar="FOLDER")]) -> None:
+def pack(folder: Annotated[str, Argument(metavar="FOLDER")], json: Json = False) -> None:
     """Put all runs in FOLDER into four files.
 
     They are read as before, by the same paths, but they cannot go on: checkpoints are removed.
@@ -87,7 +89,7 @@ def pack(folder: Annotated[str, Argument(metavar="FOLDER")]) -> None:
     from workbench import records
 
     names = records.pack(folder)
-    say(f"{folder}: {len(names)} runs, packed")
+    say(as_json({"packed": names}) if json else f"{folder}: {len(names)} runs, packed")
 
 
 def compare(

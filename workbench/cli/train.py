@@ -33,6 +33,7 @@ def quickstart(
     seed: Seed = 0,
     out: Out = "runs/quickstart",
     figures: Annotated[str, Option(help="Directory of the pictures.")] = "figures",
+    json: Json = False,
 ) -> None:
     """Train the tiny language model by GRPO on this machine, and draw what happened.
 
@@ -45,12 +46,15 @@ def quickstart(
     from workbench.cli import pictures
 
     run = wb.Run(wb.labs.tiny(), wb.methods.grpo(), seed=seed, out=out)
-    say(f"GRPO in the tiny lab, {run.problems_per_round} problems x 8 rollouts a round")
-    say(f"record    {out}")
-    _train(run, rounds, json=False)
+    if not json:
+        say(f"GRPO in the tiny lab, {run.problems_per_round} problems x 8 rollouts a round")
+        say(f"record    {out}")
+    _train(run, rounds, json)
 
     drawn = Path(figures, "quickstart.svg")
     pictures.save(wb.plots.overview(run.record), drawn, drawn.with_suffix(".png"))
+    if json:
+        return
     say(f"\nfigure    {drawn} (and .png)")
     # An installed package has no notebooks beside it.
     if Path("notebooks", "00_quickstart.ipynb").exists():

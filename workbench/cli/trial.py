@@ -1,4 +1,4 @@
-"""The command trial: does a method help, each at its best?"""
+"""The commands trial and ledger: does a method help, each at its best?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Argument, Exit, Option
 
 from workbench.cli.options import Jobs, Json, Lab, Mixed, Out, Rates, Ray, Target, TuningSeeds
 from workbench.cli.terminal import as_json, say
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 # The columns that fit on a terminal; the file has all.
 SHOWN = ["arm", "verdict", "ratio", "low", "high", "seeds", "learning_rate"]
+# The exit status by verdict. Of several arms the smallest counts, that is the best arm's.
+STATUS = {"better": 0, "alike": 10, "open": 11, "worse": 12}
+NOT_COMPARED = 13
 
 
 def trial(
@@ -41,7 +44,16 @@ def trial(
     ] = (5, 20),
     rates: Rates = [],  # noqa: B006
     tuning_seeds: TuningSeeds = 4,
-    first_seed: Annotated[int, Option(help="The first fresh seed.")] = 0,
+    first_seed: Annotated[
+        int | None, Option(help="The first fresh seed. Default: 0, or a free one of the ledger.")
+    ] = None,
+    ledger: Annotated[
+        str | None,
+        Option(metavar="DIRECTORY", help="Charge the arms to the error budget of this ledger."),
+    ] = None,
+    forecast: Annotated[
+        int | None, Option(help="Rounds that are forecast. Default: twice those of a run.")
+    ] = None,
     mixed: Mixed = False,
     jobs: Jobs = None,
     ray: Ray = None,
@@ -51,7 +63,8 @@ def trial(
 
     Every ARM and the baseline get the same effort of tuning. Then pairs of fresh seeds are run
     until the answer is known. It ends with one sentence an arm and a table (trial.csv), and writes
-    a page (trial.html) to the output directory.
+    a page (trial.html) to the output directory. The exit status is 0 where an arm is better, 10
+    alike, 11 open, 12 worse and 13 not compared; of several arms the smallest counts.
 
     \b
     Examples:
@@ -74,16 +87,25 @@ def trial(
         tuning_seeds=tuning_seeds,
         first_seed=first_seed,
         mixed=mixed,
+        ledger=ledger,
+        forecast=forecast,
         jobs=jobs,
         ray=ray,
         report=partial(say, err=json),
     )
     table = done.table
     write_tables(done.out, trial=table, tuning=done.tuning)
+    status = min(
+        (STATUS.get(word, NOT_COMPARED) for word in table["verdict"]), default=NOT_COMPARED
+    )
     if json:
-        tuning = done.tuning.to_dict("records")
-        say(as_json({"arms": table.to_dict("records"), "tuning": tuning}))
-        return
+        told = {"out": str(done.out), "status": status, "arms": table.to_dict("records")}
+        told["steps"] = {
+            arm: [step._asdict() for step in answer.steps] for arm, answer in done.answers.items()
+        }
+        told["ledger"] = list(wb.Ledger(ledger).of_trial(done.out).values()) if ledger else None
+        say(as_json(told | {"tuning": done.tuning.to_dict("records")}))
+        raise Exit(status)
     say(f"\n{done}\n")
     say(table.reindex(columns=SHOWN).to_string(index=False, float_format="{:.3g}".format))
     say(f"\n{os.path.relpath(done.out / 'trial.csv')}")
@@ -94,6 +116,28 @@ def trial(
         except ImportError as error:
             # The answer is there all the same.
             say(str(error))
+    raise Exit(status)
+
+
+def ledger(
+    path: Annotated[str, Argument(metavar="DIRECTORY")],
+    json: Json = False,
+) -> None:
+    """Show all ideas that were tried with one error budget.
+
+    \b
+    Examples:
+      python -m workbench ledger runs/ideas
+      python -m workbench ledger runs/ideas --json
+    """
+    from workbench.trials.ledger import Ledger
+
+    found = Ledger(path)
+    if json:
+        say(as_json({"level": found.level, "ideas": found.ideas}))
+        return
+    say(found.table.drop(columns=["idea", "against"]).to_string(index=False, na_rep=""))
+    say(f"\nAt most {found.level:.0%} of all that are called better are expected to be luck.")
 
 
 def write_tables(folder: Path, **tables: pd.DataFrame) -> None:

@@ -437,6 +437,17 @@ def redraw(draw: Callable[[Figure], Any], figure: Any, handle: Any) -> tuple[Any
     draw(figure)
     # The first drawing opens an output, and all later ones replace it.
     if handle is None:
-        return figure, display(figure, display_id=True)
-    handle.update(figure)
+        handle = display(figure, display_id=True)
+        handle.cell = get_ipython().execution_count
+    else:
+        handle.update(figure)
     return figure, handle
+
+
+def withdraw(handle: Any) -> None:
+    """Empty the output that `redraw` opened, where it belongs to the cell that runs now."""
+    if handle is not None:
+        from IPython import get_ipython
+
+        if get_ipython().execution_count == handle.cell:
+            handle.update({"text/plain": ""}, raw=True)

@@ -17,6 +17,7 @@ from matplotlib.ticker import EngFormatter
 
 from workbench.analysis import cost
 from workbench.analysis.curves import UNITS, Curve, name_of, of_common_seeds, read
+from workbench.analysis.forecast import of_curves
 from workbench.analysis.sequential import BAND
 from workbench.analysis.targets import crossings
 from workbench.plots.curves import AXIS_LABELS, learning_curve
@@ -89,6 +90,7 @@ def trial(
         learning_curve(groups, x=measure, legend=None, title="Held-out accuracy", ax=held_out)
         held_out.axhline(target, color=SOFT, ls=":", lw=1, label="_target")
         held_out.set_ylabel("accuracy, mean over seeds")
+        _go_on(held_out, curves, table, measure)
         _name_lines(held_out)
         _by_seed(by_seed, curves, table, baseline, target, measure)
         if tuning is None or tuning.empty:
@@ -151,6 +153,24 @@ def headline(table: pd.DataFrame, baseline: str, measure: Any = "rollouts") -> s
     words = ("better", "worse", "alike", "open")
     told = [f"{counts[word]} {word}" for word in words if counts.get(word)]
     return f"Of {len(table)} arms against {plain(baseline)}, by {what}: {', '.join(told)}"
+
+
+def _go_on(
+    ax: Axes, curves: Mapping[str, dict[int, Curve]], table: pd.DataFrame, measure: Any
+) -> None:
+    """Where every arm is going, dashed beyond its runs, with the interval as a band."""
+    # Tables of earlier versions say nothing of what lies ahead.
+    if "ahead" not in table:
+        return
+    baseline = list(next(iter(curves.values())).values())
+    a_round = np.mean([curve.places(measure)[-1] / curve.rounds[-1] for curve in baseline])
+    for label, look in looks(list(curves)).items():
+        end = np.mean([curve.places(measure)[-1] for curve in curves[label].values()])
+        budgets = np.linspace(end, max(end, table["ahead"].max() * a_round), 6)
+        made = [of_curves(curves[label], float(budget), measure) for budget in budgets]
+        values, low, high = np.array([each[1:4] for each in made]).T
+        ax.plot(budgets, values, color=look.colour, ls=(0, (3, 2)), lw=1.3, label=f"_{label}")
+        ax.fill_between(budgets, low, high, color=look.colour, alpha=0.08, lw=0)
 
 
 def _by_seed(

@@ -17,6 +17,7 @@ import pandas as pd
 
 from workbench.analysis import cost
 from workbench.analysis.curves import UNITS, Curve, Unit, name_of, read
+from workbench.analysis.forecast import Forecast, of_curves
 from workbench.analysis.intervals import Measurement, resolved_ratio
 from workbench.analysis.sequential import (
     ALPHA,
@@ -29,10 +30,13 @@ from workbench.analysis.sequential import (
 )
 from workbench.analysis.targets import crossings, ratio_to_target
 from workbench.records import Record
+from workbench.trials.further import Step, steps
 from workbench.utils.numbers import ratio_text
 
+AHEAD = 2  # a forecast is made for so many times the baseline's rounds, where nobody names them
 # Of an arm that has no pair of seeds yet.
 NO_READING = Reading(Measurement(np.array([np.nan])), np.nan, np.nan, "open", False)
+NO_FORECAST = Forecast(np.nan, why="it has no run yet, or spends nothing")
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,17 @@ class Answer:
         Its label.
     arms : int
         How many arms were corrected for.
+    deviation : float
+        Of the logarithm of the ratio from pair to pair; NaN with fewer than two pairs.
+    early : bool
+        Whether a difference was found before the last look.
+    ahead : float
+        Rounds of the baseline that forecasts are for.
+    forecast, baseline_forecast : Forecast
+        Accuracy of either when it has spent as much as the baseline will have in these rounds, and
+        its ceiling.
+    steps : tuple of Step
+        What would decide it where it ended open, see `workbench.trials.further`.
     """
 
     arm: str
@@ -101,6 +116,12 @@ class Answer:
     break_even: cost.BreakEven | None
     baseline: str
     arms: int
+    deviation: float
+    early: bool
+    ahead: float
+    forecast: Forecast
+    baseline_forecast: Forecast
+    steps: tuple[Step, ...]
 
     def __str__(self) -> str:
         return sentence(self)
@@ -109,6 +130,8 @@ class Answer:
 # The attributes that the table shows, in this order.
 COLUMNS = [field.name for field in fields(Answer)]
 COLUMNS = COLUMNS[: COLUMNS.index("baseline")]
+FORECAST_COLUMNS = ("forecast", "forecast_low", "forecast_high")
+FORECAST_COLUMNS += ("ceiling", "ceiling_low", "ceiling_high")
 
 
 def answers(
@@ -120,6 +143,7 @@ def answers(
     baseline: str = "baseline",
     looks: Iterable[int] = LOOKS,
     level: float = ALPHA,
+    ahead: float | None = None,
 ) -> dict[str, Answer]:
     """What finished runs say of all arms of a trial.
 
@@ -140,6 +164,9 @@ def answers(
         After how many pairs the trial looks, as it was planned. The last one ends it.
     level : float
         Probability that at least one arm is called better or worse although it is not.
+    ahead : float, optional
+        Rounds of the baseline; forecasts are for what it will have spent by then. None for twice
+        its rounds.
 
     Returns
     -------
@@ -172,6 +199,15 @@ def answers(
     decided = sum(reading.verdict in ("better", "worse") for reading in read_off.values())
     corrected = nominal_levels(looks, level / max(tested - decided, 1))
     level_at = dict(zip(looks, corrected.tolist()))
+    ends = [(c.rounds[-1], c.places(measure)[-1]) for c in curves.get(baseline, {}).values()]
+    rounds, spent = np.mean(ends, axis=0) if ends else (np.nan, np.nan)
+    ahead = float(ahead or AHEAD * rounds)
+    budget = float(ahead / rounds * spent)
+    forecasts = {}
+    if budget > 0:
+        forecasts = {
+            label: of_curves(by_seed, budget, measure) for label, by_seed in curves.items()
+        }
     found = {}
     for label, runs in arms.items():
         mine, others = pairs[label]
@@ -184,6 +220,10 @@ def answers(
         resolved = np.nan
         if all_reached and n in level_at:
             resolved = resolved_ratio(reading.measured.values, 1 - level_at[n])
+        next_steps: tuple[Step, ...] = ()
+        if reading.verdict == "open" and reading.known:
+            runs_of_pairs = [*mine.values(), *others.values()]
+            next_steps = steps(reading.measured, runs_of_pairs, target, level)
         gains = [_gain(mine[seed], others[seed], measure) for seed in mine]
         gain = Measurement(np.array(gains or [np.nan]))
         found[label] = Answer(
@@ -209,6 +249,12 @@ def answers(
             break_even=_break_even(mine, others, target) if all_reached else None,
             baseline=baseline,
             arms=tested,
+            deviation=float(np.log(reading.measured.values).std(ddof=1)) if n > 1 else np.nan,
+            early=reading.verdict in ("better", "worse") and n < looks[-1],
+            ahead=ahead,
+            forecast=forecasts.get(label, NO_FORECAST),
+            baseline_forecast=forecasts.get(baseline, NO_FORECAST),
+            steps=next_steps,
         )
     return found
 
@@ -224,13 +270,19 @@ def table(found: Mapping[str, Answer]) -> pd.DataFrame:
     Returns
     -------
     DataFrame, a row an arm
-        The attributes of `Answer` from `arm` to `known`; `break_even`, the price; and `sentence`.
+        The attributes of `Answer` from `arm` to `known`; `break_even`, the price; `ahead`, and of
+        the arm and the baseline what is forecast: `forecast`, `forecast_low`, `forecast_high`,
+        `ceiling`, `ceiling_low`, `ceiling_high`, and the same behind `baseline_`; and `sentence`.
     """
     rows = []
     for answer in found.values():
         price = answer.break_even.estimate if answer.break_even else np.nan
-        rows.append({**vars(answer), "break_even": price, "sentence": str(answer)})
-    return pd.DataFrame(rows, columns=[*COLUMNS, "sentence"])
+        row = {**vars(answer), "break_even": price, "sentence": str(answer)}
+        for of, made in (("", answer.forecast), ("baseline_", answer.baseline_forecast)):
+            row |= zip([of + name for name in FORECAST_COLUMNS], made[1:7])
+        rows.append(row)
+    more = [of + name for of in ("", "baseline_") for name in FORECAST_COLUMNS]
+    return pd.DataFrame(rows, columns=[*COLUMNS, "ahead", *more, "sentence"])
 
 
 def sentence(answer: Answer) -> str:
@@ -244,7 +296,9 @@ def sentence(answer: Answer) -> str:
     -------
     str
         Such as "mine needs .81 [.74, .89] of grpo's rollouts to reach 60 % (9 seeds, both tuned:
-        0.0009 and 0.0013); a change of 6 % would have been seen."
+        0.0009 and 0.0013): better; with the rollouts of 120 rounds of grpo it would stand at 88 %
+        [84, 91], grpo at 91 % [88, 93]; a change of 6 % would have been seen (in four trials of
+        five)."
     """
     arm, baseline, n = answer.arm, answer.baseline, answer.seeds
     goal = f"{100 * answer.target:.3g} %"
@@ -284,7 +338,15 @@ def sentence(answer: Answer) -> str:
         text += ": no difference found" if has_ends else ": too few runs reached it to decide"
     elif answer.verdict == "open":
         text += ": not known yet"
-    return "; ".join([text, *_remarks(answer)]) + "."
+    else:
+        text += f": {answer.verdict}"
+        # A trial stops when a difference looks large, so chance has mostly enlarged it.
+        text += ", by a ratio that is likely nearer to 1" if answer.early else ""
+    text = "; ".join([text, *_ahead(answer), *_remarks(answer)]) + "."
+    if answer.steps:
+        # Another trial: to look on after the last look would not be the one that was planned.
+        text += " What may decide it: " + ", or ".join(step.text for step in answer.steps) + "."
+    return text
 
 
 def _gain(curve: Curve, baseline: Curve, measure: str | Unit) -> float:
@@ -326,5 +388,35 @@ def _remarks(answer: Answer) -> list[str]:
         remarks.append(f"after correction for {answer.arms} arms p is {answer.p_holm:.2g}")
     # A handful of seeds that spread far apart would show nothing of interest.
     if answer.resolves <= 100:
-        remarks.append(f"a change of {answer.resolves:.0f} % would have been seen")
+        seen = f"a change of {answer.resolves:.0f} % would have been seen"
+        remarks.append(f"{seen} (in four trials of five)")
     return remarks
+
+
+def _ahead(answer: Answer) -> list[str]:
+    """Where arm and baseline will be when they train on, and where they end."""
+    mine, other = answer.forecast, answer.baseline_forecast
+    for label, made in ((answer.arm, mine), (answer.baseline, other)):
+        if made.why:
+            return [f"no forecast of {label}: {made.why}"]
+    spent = f"{answer.ahead:.0f} rounds"
+    if answer.measure != "round":
+        what = UNITS.get(answer.measure, answer.measure)
+        spent = f"the {what} of {spent} of {answer.baseline}"
+    values = [share_text(*each[1:4]) for each in (mine, other)]
+    text = f"with {spent} it would stand at {values[0]}, {answer.baseline} at {values[1]}"
+    if not np.isnan([mine.ceiling, other.ceiling]).all():
+        ends = [share_text(*each[4:7]) for each in (mine, other)]
+        text += f" (ceilings: {ends[0]} and {ends[1]})"
+    return [text]
+
+
+def share_text(value: float, low: float, high: float) -> str:
+    """A share in percent with its interval, or that it is not known.
+
+    >>> share_text(0.88, 0.841, 0.91)
+    '88 % [84, 91]'
+    """
+    if np.isnan(value):
+        return "not known yet"
+    return f"{100 * value:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"

@@ -17,6 +17,8 @@ import pandas as pd
 
 from workbench import config
 from workbench.analysis.curves import UNITS, Curve, Unit, name_of
+from workbench.analysis.forecast import FARTHEST
+from workbench.analysis.sequential import likely_look
 from workbench.analysis.targets import rising
 from workbench.labs import Lab
 from workbench.records import Record, load
@@ -31,6 +33,7 @@ from workbench.utils.validation import brief, instance_of, number, one_of, whole
 EVALUATIONS = 4  # of a tuning run, beside the one before round 1
 FINAL_EVALUATIONS = 5  # of a run of the comparison
 TUNING_SAMPLES = 8  # at most, to each held-out problem: evaluations take half of a short run's time
+USUAL_DEVIATION = 0.13  # of the logarithm of a pair's ratio, as recorded trials have it
 SOLVED = 0.95  # an accuracy from which on a lab has nothing left to learn
 
 
@@ -48,6 +51,8 @@ class Settings:
         After how many pairs of fresh seeds the trial looks at the answer.
     coarse : list of Point
         The grid with which the tuning of every arm begins.
+    levels : dict from label to float, or None
+        The level at which a ledger lets every arm be tried; empty before it was asked.
     """
 
     arms: Mapping[str, Arm]
@@ -64,6 +69,8 @@ class Settings:
     evaluate_every: Count | None
     columns: Annotated[str, choice(*KEPT_COLUMNS)]
     level: Annotated[float, partial(number, above=0, below=1)]
+    forecast: Count | None = None
+    levels: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         check_arguments(self)
@@ -73,6 +80,8 @@ class Settings:
             # Seconds of two runs depend on what else ran beside them.
             one_of("measure", self.measure, [unit for unit in UNITS if unit != "seconds"])
         whole_number("tuning_seeds", self.n_tuning_seeds, 1, 1000)
+        if self.forecast is not None:
+            whole_number("forecast", self.forecast, self.rounds, int(FARTHEST * self.rounds))
 
     @property
     def baseline(self) -> str:
@@ -137,6 +146,8 @@ class Settings:
             "grid": [point.name for point in self.coarse],
             "tuning_seeds": self.n_tuning_seeds,
             **{name: vars(self)[name] for name in names},
+            # A trial of a ledger cannot go on without it, where it would be decided more easily.
+            **({} if self.levels is None else {"ledger": True}),
         }
 
 
@@ -309,15 +320,23 @@ class TrialState:
         baseline = arms.pop(settings.baseline, {})
         if self.target is None or not baseline:
             return {}
-        return answer.answers(
-            arms,
-            baseline,
-            target=self.target,
-            measure=settings.measure,
-            baseline=settings.baseline,
-            looks=settings.looks,
-            level=settings.level,
-        )
+        # A ledger has divided its budget already, so each of its arms is looked at alone.
+        families = [(arms, settings.level)]
+        if settings.levels is not None:
+            families = [({label: arms[label]}, settings.levels[label]) for label in arms]
+        found: dict[str, Answer] = {}
+        for family, level in families:
+            found |= answer.answers(
+                family,
+                baseline,
+                target=self.target,
+                measure=settings.measure,
+                baseline=settings.baseline,
+                looks=settings.looks,
+                level=level,
+                ahead=settings.forecast,
+            )
+        return found
 
     @cached_property
     def excluded(self) -> dict[str, tuple[str, str]]:
@@ -396,20 +415,38 @@ class TrialState:
             if seed not in self.records[label]
         ]
 
-    def progress(self) -> tuple[str, int]:
-        """Where the trial stands, in words, and how many runs it may take at most."""
+    def likely_pairs(self, label: str) -> int:
+        """How many pairs an arm will take, by those it has, or else by what its tuning found."""
+        settings = self.settings
+        found = self.answers.get(label)
+        if found and found.seeds > 1:
+            mean, deviation = math.log(found.ratio), found.deviation
+        else:
+            mine, others = (self.tunings[each].best_cost for each in (label, settings.baseline))
+            mean, deviation = mine - others, USUAL_DEVIATION
+        level = (settings.levels or {}).get(label, settings.level)
+        likely = likely_look(mean, deviation, settings.looks, level)
+        # It is not known yet, so it takes another pair.
+        return min(max(likely, len(self.records[label]) + 1), settings.looks[-1])
+
+    def progress(self) -> tuple[str, int, int]:
+        """Where the trial stands, in words, and how many runs it takes at most, and likely."""
         settings = self.settings
         if self.next_tuning:
             total = len(self.compared) * tuning.effort(settings.coarse, settings.tuning_seeds)
             recorded = sum(len(self.tuning_runs[label]) for label in self.compared)
-            return f"tuning: {recorded} of {total} runs are recorded", total - recorded
+            left = total - recorded
+            return f"tuning: {recorded} of {total} runs are recorded", left, left
         least, most = settings.looks[0], settings.looks[-1]
         pairs = [len(self.records[label]) for label in (settings.baseline, *self.undecided)]
+        likely = [self.likely_pairs(label) for label in self.undecided]
+        likely.insert(0, max(likely, default=0))
         text = (
             f"comparison to an accuracy of {self.target:.2f}: {min(pairs)} pairs are recorded, of "
             f"{least} to {most}"
         )
-        return text, sum(most - n for n in pairs)
+        expected = sum(max(total - n, 0) for total, n in zip(likely, pairs))
+        return text, sum(most - n for n in pairs), expected
 
     def check_target(self) -> None:
         """ValueError as soon as it is clear that the baseline gives no target, or misses it."""

@@ -39,8 +39,17 @@ from workbench.trials import engine, tuning
 from workbench.trials.answer import Answer
 from workbench.trials.arms import make_arms
 from workbench.trials.cases import Case, prepare
-from workbench.trials.fingerprints import pickle_lab
-from workbench.trials.state import Settings, TrialRun, TrialState, choose_lab, plan_looks
+from workbench.trials.fingerprints import digest_of, pickle_lab
+from workbench.trials.ledger import Ledger
+from workbench.trials.state import (
+    EVALUATIONS,
+    FINAL_EVALUATIONS,
+    Settings,
+    TrialRun,
+    TrialState,
+    choose_lab,
+    plan_looks,
+)
 from workbench.trials.tuning import FIRST_SEED, Point
 from workbench.utils.descriptions import describe, differences
 from workbench.utils.labels import LOGS, to_folder
@@ -92,20 +101,28 @@ class Trial:
     mini_batches : int or list of int, optional
         Optimizer steps of a round. Several are tuned, each with all rates.
     tuning_seeds : int
-    first_seed : int
+    first_seed : int, optional
         The fresh seeds begin with this number, and the seeds of tuning with 1,000,000 plus this
         number. A trial that is repeated with another number has seeds that the first did not have.
+        None for 0, or for seeds that no trial of the ledger had.
     problems_per_round : int
     evaluate_every : int, optional
         Rounds between evaluations in the comparison; None for a fifth of the rounds.
     columns : {"sample", "none", "outcomes", "scores", "all"}
         What is kept of the rollouts of the comparison, see `workbench.trials.cases.KEPT_COLUMNS`.
         A sample has at most `SAMPLE_MB` (a quarter of a megabyte) a run.
-    level : float
-        Probability of calling at least one arm better or worse although it is not.
+    level : float, optional
+        Probability of calling at least one arm better or worse although it is not; None for 5 %.
+        With a ledger it is the level of the whole ledger.
     mixed : bool
         Whether runs count, or go on, that were made with other versions of packages, other code of
         this package, or on another device.
+    ledger : path, optional
+        A directory. Each arm is charged to the error budget of all trials that name it, and has
+        fresh seeds that none of them had, see `workbench.trials.ledger`.
+    forecast : int, optional
+        Rounds, from `rounds` to four times as many. Sentence, table and figure say where every arm
+        will be when it has spent what the baseline spends in them; None for twice `rounds`.
     jobs, ray, gpus
         As for `engine.at_work`.
     report : function
@@ -131,12 +148,14 @@ class Trial:
         rates: Iterable[float] | None = None,
         mini_batches: int | Iterable[int] | None = None,
         tuning_seeds: int = 4,
-        first_seed: int = 0,
+        first_seed: int | None = None,
         problems_per_round: int = 32,
         evaluate_every: int | None = None,
         columns: str = "sample",
-        level: float = ALPHA,
+        level: float | None = None,
         mixed: bool = False,
+        ledger: Any = None,
+        forecast: int | None = None,
         jobs: int | None = None,
         ray: str | None = None,
         gpus: float = 0.0,
@@ -145,6 +164,14 @@ class Trial:
         engine.check_arguments(jobs, ray, gpus)
         lab = choose_lab(lab)
         steps = mini_batches if isinstance(mini_batches, Iterable) else [mini_batches]
+        self.out = Path(out).absolute()
+        self._ledger = None if ledger is None else Ledger(ledger, level)
+        if self._ledger and self._ledger.path.is_relative_to(self.out):
+            raise ValueError(f"ledger={str(ledger)!r}: a directory outside of `out` is needed")
+        charged = self._ledger.of_trial(self.out) if self._ledger else {}
+        self._given_seed = first_seed
+        if first_seed is None and self._ledger:
+            first_seed = self._ledger.seed_of(self.out)
         self.settings = Settings(
             arms={arm.label: arm for arm in make_arms(arms, against)},
             lab=lab,
@@ -154,13 +181,14 @@ class Trial:
             looks=plan_looks(seeds),
             coarse=tuning.coarse_grid(lab.learning_rate, rates, steps),
             n_tuning_seeds=tuning_seeds,
-            first_seed=first_seed,
+            first_seed=0 if first_seed is None else first_seed,
             problems_per_round=problems_per_round,
             evaluate_every=evaluate_every,
             columns=columns,
-            level=level,
+            level=self._ledger.level if self._ledger else ALPHA if level is None else level,
+            forecast=forecast,
+            levels={label: row["level"] for label, row in charged.items()} if ledger else None,
         )
-        self.out = Path(out).absolute()
         self._mixed = mixed
         self._workers: Any = {"jobs": jobs, "ray": ray, "gpus": gpus, "report": report}
         self._at_once = jobs or engine.cores()
@@ -174,7 +202,7 @@ class Trial:
         self._failed: dict[str, str] = {}
         self._state = self.make_state()
         self._figure: tuple[Any, Any] = (None, None)  # and its place in a notebook
-        self._seconds: list[float] = []  # of the runs that this call has made
+        self._seconds: list[tuple[bool, float]] = []  # of the runs made: whether it tunes, seconds
         # Other trials beside this one, whose runs are used where they are the same.
         plans = sorted(self.out.parent.glob(f"*/{PLAN}"))
         self._beside = [plan.parent for plan in plans if plan.parent != self.out]
@@ -257,8 +285,13 @@ class Trial:
             Before the first run of the comparison is complete.
         """
         from workbench.plots import trial as draw
+        from workbench.plots.curves import withdraw
 
-        return draw(**self._results(), figure=figure)
+        drawn = draw(**self._results(), figure=figure)
+        if figure is None:
+            # The cell shows what is returned, and not the drawing of its last look once more.
+            withdraw(self._figure[1])
+        return drawn
 
     def report(self, path: Any) -> Path:
         """Write what was found and why as one HTML file, and return where it is.
@@ -298,6 +331,7 @@ class Trial:
         self._failed.clear()
         self._state = self.make_state()
         with engine.only_one(self.out / LOCK, self._report_line):
+            self._charge()
             # Again, since another call may have written its plan in the meantime.
             self._check_directory()
             # Those that were left unfinished too.
@@ -311,11 +345,47 @@ class Trial:
                 return self
             with engine.at_work(**self._workers, ended=self._end) as work_off:
                 self._make_runs(work_off)
+        self._settle()
         made = [curve for curve in self._found.values() if curve is not None]
         used = sum(not curve.path.is_relative_to(self.out) for curve in made)
         if used:
             self._report_line(f"{used} runs of trials beside this one were used again")
         return self
+
+    def _charge(self) -> None:
+        """Have the ledger give every arm its level, and the trial its fresh seeds."""
+        baseline, *labels = self._state.compared
+        if self._ledger is None or not labels:
+            return
+        arms = self.settings.arms
+        against = digest_of([arms[baseline].fingerprint, self._lab.fingerprint])
+        ideas = {label: arms[label].fingerprint for label in labels}
+        # Neither its fresh seeds nor those of its tuning belong to any other trial.
+        reserved = max(self.settings.looks[-1], self.settings.n_tuning_seeds)
+        rows = self._ledger.charge(self.out, ideas, against, reserved, self._given_seed)
+        levels = {label: row["level"] for label, row in rows.items()}
+        first_seed = rows[labels[0]]["first_seed"]
+        self.settings = dataclasses.replace(self.settings, first_seed=first_seed, levels=levels)
+        self._state = self.make_state()
+        for label, row in rows.items():
+            again = f"; it was tried before as idea {row['again']}" if row["again"] else ""
+            self._report_line(
+                f"{label} is idea {row['number']} of the ledger, tried at a level of "
+                f"{row['level']:.2g}{again}"
+            )
+
+    def _settle(self) -> None:
+        """Write into the ledger what is known now."""
+        if self._ledger is not None:
+            state = self.look()
+            names = ("verdict", "ratio", "low", "high", "seeds")
+            found = {
+                label: {name: vars(answer)[name] for name in names}
+                for label, answer in state.answers.items()
+                if answer.known
+            }
+            found |= {label: {"verdict": word} for label, (word, _) in state.excluded.items()}
+            self._ledger.settle(self.out, found)
 
     def _make_runs(self, work_off: Callable[[Sequence[Case]], None]) -> None:
         """Look, make the runs that are missing, and look again."""
@@ -332,14 +402,16 @@ class Trial:
                     self._report_line(str(found))
             if not runs:
                 return
-            text, left = state.progress()
-            self._report_line(f"{text}; {self._time(left)}")
+            text, most, likely = state.progress()
+            self._report_line(f"{text}; at most {most} to make, {self._time(likely, compares)}")
             cases = [self.case(run) for run in runs]
             for case in cases:
                 case.set_aside(self._report_line)
             work_off(cases)
             if compares:
-                self._report_line(str(self))
+                # The last sentences are those that the caller prints, or a notebook shows.
+                if self.look().undecided:
+                    self._report_line(str(self))
                 self._redraw()
 
     def _redraw(self) -> None:
@@ -356,7 +428,7 @@ class Trial:
         values = case.values
         label = values["label"]
         if outcome["status"] == "done":
-            self._seconds.append(outcome["seconds"])
+            self._seconds.append((values["seed"] >= FIRST_SEED, outcome["seconds"]))
             point = Point(values["learning_rate"], values["mini_batches"])
             run = TrialRun(label, point, values["seed"])
             if run in self._found:  # it diverged in an earlier call
@@ -377,12 +449,19 @@ class Trial:
             raise ValueError(message)
         self._report_line(f"{message}; the other arms go on")
 
-    def _time(self, runs: int) -> str:
-        """How many runs are left, and how long they take at the pace of those of this call."""
-        if not self._seconds:
-            return f"at most {runs} to make; how long that takes is said once runs have ended"
-        seconds = statistics.mean(self._seconds) * math.ceil(runs / self._at_once)
-        return f"at most {runs} to make, about {duration(seconds)} as runs take here now"
+    def _time(self, runs: int, compares: bool) -> str:
+        """How long the runs that are likely take, at the pace of those of this call."""
+        # Runs of the comparison are evaluated more often, and with more samples. Evaluations take
+        # about half of the time of a run of the tuning.
+        samples = self.settings.lab.samples / self.settings.tuning_lab.samples
+        more = samples * (FINAL_EVALUATIONS + 1) / (EVALUATIONS + 1)
+        alike = [seconds for tunes, seconds in self._seconds if tunes != compares]
+        if compares and not alike:
+            alike = [seconds * (1 + more) / 2 for _, seconds in self._seconds]
+        if not alike:
+            return "and how long that takes is said once runs have ended"
+        seconds = statistics.mean(alike) * math.ceil(runs / self._at_once)
+        return f"likely {runs}, about {duration(seconds)} as runs take here now"
 
     # Its runs on disk
 

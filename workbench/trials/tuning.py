@@ -281,6 +281,12 @@ class Tuning:
         )
 
     @property
+    def best_cost(self) -> float:
+        """The mean logarithm of the cost of the runs at the best rate that was tried."""
+        rows = self.runs["learning_rate"] == self.tried.learning_rate
+        return float(np.log(self.runs.loc[rows, "cost"]).mean())
+
+    @property
     def works(self) -> bool:
         """Whether any learning rate made the arm better than it began."""
         return bool(np.isfinite(self.runs["cost"]).any())
