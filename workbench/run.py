@@ -139,7 +139,7 @@ class _Open:
         self.writer.checkpoint(tensors | training.old_weights.tensors(), state)
         self.checkpointed = self.round
 
-    def step(self, is_last: bool) -> dict[str, Any]:
+    def step(self) -> dict[str, Any]:
         """Train for one round and record it; returns its row."""
         number = self.round + 1
         try:
@@ -156,9 +156,8 @@ class _Open:
         self.writer.round(row, columns, self.training.asked.values())
         self.training.history.add(row)
         self.trackers.log(row, number)
-        # The checkpoint comes last: a run that resumes from it never lacks its evaluation, and one
-        # whose record has lost its last line is found out.
-        if self.evaluate_every and (is_last or number % self.evaluate_every == 0):
+        # The checkpoint comes last: a run that resumes from it never lacks its evaluation.
+        if self.evaluate_every and number % self.evaluate_every == 0:
             self.evaluate(number)
         if number % self.checkpoint_every == 0:
             self.checkpoint()
@@ -193,6 +192,8 @@ class _Open:
         """Evaluate after the last round that was asked for, unless that was done already."""
         if self._is_off_the_grid and self.round not in self.writer.evaluated:
             self.evaluate(self.round)
+            # The next checkpoint is made after it, and so tells when the evaluation gets lost.
+            self.checkpointed = 0
 
     def drop_last_evaluation(self) -> None:
         """Remove the evaluation that was made only because an earlier call ended at this round.
@@ -445,7 +446,9 @@ class Run:
                 # The caller may leave the loop, at the `yield`, where the round is complete.
                 with suppress(GeneratorExit), shown:
                     while self.round < n:
-                        row = work.step(is_last=self.round + 1 == n)
+                        row = work.step()
+                        if self.round == n:
+                            work.evaluate_last()
                         shown.update(row)
                         _warn(row["warnings"], shown)
                         yield row
