@@ -92,7 +92,11 @@ STARTERS = (
 )
 ASSERTS = {
     "a change in place": ("def f(a):\n    a.sort()", "a = [3, 1]\nf(a)\nassert a == [1, 3]", True),
-    "no change in place": ("def f(a):\n    sorted(a)", "a = [3, 1]\nf(a)\nassert a == [1, 3]", False),
+    "no change in place": (
+        "def f(a):\n    sorted(a)",
+        "a = [3, 1]\nf(a)\nassert a == [1, 3]",
+        False,
+    ),
     "a dict changed": ("def f(d):\n    d['a'] = 1", "d = {}\nf(d)\nassert d == {'a': 1}", True),
     "a set changed": ("def f(s):\n    s.add(1)", "s = set()\nf(s)\nassert s == {1}", True),
     "a function of Python": ("def f(g, x):\n    return g(x)", "assert f(len, [1, 2]) == 2", True),
@@ -143,7 +147,9 @@ def test_every_row_of_the_table():
     assert [(*row[:2], status) for row, status in zip(ROWS, found) if row[3] != status] == []
 
 
-@pytest.mark.parametrize("tests", [{"inputs": [1], "outputs": [2]}, {"stdin_stdout": [["1", None]]}])
+@pytest.mark.parametrize(
+    "tests", [{"inputs": [1], "outputs": [2]}, {"stdin_stdout": [["1", None]]}]
+)
 def test_inputs_that_are_no_texts_are_named(tests):
     with pytest.raises(ValueError, match=r"answers\[0\]=.*an input or an output is"):
         Code().score(["```\n1\n```"], [json.dumps(tests)])
