@@ -6,8 +6,8 @@ from conftest import tiny_policy
 
 from workbench.policies import Sampling
 from workbench.pools import Problem
-from workbench.rules.rewards import Boxed, Tags
 from workbench.rollouts import Rollouts
+from workbench.rules.rewards import Boxed, Tags
 from workbench.verifiers import Choice, Math
 from workbench.verifiers.boxes import opened_thought
 
@@ -48,7 +48,7 @@ def test_nothing_inside_of_an_unfinished_thought_earns_anything():
     ("text", "tags", "boxed"),
     [
         (r"<think>a</think><answer>\boxed{1}</answer>", 1.0, 1),
-        (r"<answer>\boxed{1}</answer><think>a</think>", 0.5, 1),
+        (r"<answer>\boxed{1}</answer><think>a</think>", 0.5, 0),
         ("</think></answer><answer><think>", 0.25, 0),
         (r"<think>a</think><answer></answer>\boxed{", 0.75, 0),
         (r"<think>a</think><answer>1</answer>\boxed{ }", 1.0, 0),
