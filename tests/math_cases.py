@@ -724,6 +724,5 @@ LIMITS: dict[tuple[str, str], str] = {
         r"\frac{2}{3}",
     ): "of a chain the last side counts, here a rounded one",
     (box(r"7 \equiv 2 \pmod{5}"), "2"): "7 and 5 are passed over, so the answer is unparsed",
-    ("It is 42, not 43.", "42"): "in running text the last number counts",
-    ("The answer is not 41 but 42.", "42"): "of a statement the first number counts",
+    ("The answer is not 41 but 42.", "42"): "what a sentence denies first is not read on",
 }

@@ -298,7 +298,7 @@ def with_imports(source: str) -> str:
     Examples
     --------
     >>> with_imports("def f(x):\\n    return math.gcd(*x) or inf\\n").splitlines()[0]
-    'import math; from math import inf'
+    'from math import inf; import math'
     """
     try:
         tree = ast.parse(source)

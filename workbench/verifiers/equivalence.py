@@ -87,7 +87,11 @@ def equivalence() -> Judge:
     # All rollouts of a problem come with the same gold answer.
     @lru_cache(maxsize=4096)
     def parsed(core: str) -> list:
-        return math_verify.parse(BOX + core + "}", [reading], parsing_timeout=None)
+        number = core.removesuffix(r"\%")
+        # In a formula it reads percents of plain numbers alone.
+        is_share = number != core and not PATTERN.PLAIN.fullmatch(number)
+        text = rf"${number}$\%" if is_share else BOX + core + "}"
+        return math_verify.parse(text, [reading], parsing_timeout=None)
 
     @lru_cache(maxsize=4096)
     def gold_of(answer: str) -> tuple[str, str, list] | str:
