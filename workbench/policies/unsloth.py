@@ -39,6 +39,7 @@ from transformers import (  # noqa: E402
 from workbench.policies import packing  # noqa: E402
 from workbench.policies.decoding import (  # noqa: E402
     LOGPROBS_OF_MARGINS,
+    CachedDecoder,
     Request,
     Samples,
     draw_tokens,
@@ -256,10 +257,9 @@ class UnslothPolicy(TransformersPolicy):
         finally:
             os.environ["UNSLOTH_RETURN_HIDDEN_STATES"] = before
 
-    # Unsloth has replaced the attention of the model by its own.
-
-    def _can_merge(self) -> bool:
-        return False
+    def _tried_decoder(self) -> Any:
+        # Unsloth samples by a `generate` of its own, so there is none to be chosen.
+        return CachedDecoder
 
     def _tried_layout(self, core: Any) -> str:
         """Joined rows where Unsloth keeps such rows apart, and padded ones elsewhere.
@@ -304,8 +304,12 @@ class _Draws:
 
     def draw(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """The processor of logits: 0 for the token that was drawn and -inf for all others."""
-        sampling = self.request.sampling
-        found = draw_tokens(scores.float(), self.uniforms[:, self.step], sampling)
+        found = draw_tokens(
+            scores.float(),
+            self.uniforms[:, self.step],
+            self.request.sampling,
+            never=self.request.policy.never,
+        )
         table = (self.samples.tokens, self.samples.logprobs, self.samples.entropies)
         for column, values in zip(table, found):
             column[self.going, self.step] = values.cpu().numpy()[self.going]
