@@ -149,8 +149,19 @@ def test_looking_for_boxes_takes_few_steps_per_character(n):
     assert last_box(r"\boxed{4}" + " " * n + r"\boxed{5}") == r"\boxed{4,5}"
     assert last_box(r"\boxed{5}" * (n // 10)) == r"\boxed{5}"
     assert last_box(r"\boxed{4}" + "x" * n + r" \boxed{5}") == r"\boxed{5}"
-    pieces = (" ", "1 ", r"\sin(", "1e", r"\text{1", "~", "answer is ", "the ", "\n", "* ", "$")
-    for piece in pieces:
+    for piece in (
+        " ",
+        "1 ",
+        r"\sin(",
+        "1e",
+        r"\text{1",
+        "~",
+        "answer is ",
+        "the ",
+        "\n",
+        "* ",
+        "$",
+    ):
         readable(piece * n)
         stated(piece * n)
         without_mark(piece * n)
