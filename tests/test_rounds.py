@@ -408,7 +408,7 @@ class Greedy(Slot):
         self.size = size
 
     def choose(self, pool, n, context):
-        return pool[: self.size]
+        return list(pool)[: self.size]
 
 
 @pytest.mark.parametrize("size", [5, 3, 0])

@@ -43,15 +43,25 @@ def write(
         "arguments": {"seed": seed, "evaluate_every": 2, **(arguments or {})},
     }
     writer = Writer(path / label / f"seed-{seed}", manifest)
+    left = list(scores)
     for i, count in enumerate(rollouts):
+        # As a run does: those of earlier rounds first.
+        left = _evaluated(writer, left, i, problems)
         row = {"round": i + 1, "rollouts": count, "flops": 2.0 * count, "seconds": 1.0}
         row |= {f"seconds_{phase}": 0.25 for phase in TRAINING_PHASES}
         row |= {name: values[i] for name, values in (columns or {}).items()}
         table = rows[i] if rows else {"problem": np.array(["p"])}
         writer.round(row, {name: np.asarray(value) for name, value in table.items()})
-    for number, score in scores:
-        writer.evaluation(evaluation(number, score, problems))
+    _evaluated(writer, left, max((number for number, _ in left), default=0), problems)
     return path
+
+
+def _evaluated(writer, scores, until, problems):
+    """Write the evaluations up to a round; those that are left."""
+    for number, score in scores:
+        if number <= until:
+            writer.evaluation(evaluation(number, score, problems))
+    return [pair for pair in scores if pair[0] > until]
 
 
 def evaluation(number, score, problems=("p", "q")):

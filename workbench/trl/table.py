@@ -86,8 +86,10 @@ def weighted_sum(scores: np.ndarray, weights: np.ndarray, groups: np.ndarray) ->
     is_known = ~np.isnan(scores).all(axis=1)
     rewards = np.where(is_known, np.nansum(weighted, axis=1), np.nan).astype(np.float64)
     sizes = np.nansum(np.abs(weighted), axis=1)
-    rewards[is_known] = merge_same(
-        rewards[is_known], groups[is_known], precision_of(weighted), sizes[is_known]
+    # What is not finite is named later, with its rollout.
+    finite = np.isfinite(rewards)
+    rewards[finite] = merge_same(
+        rewards[finite], groups[finite], precision_of(weighted), sizes[finite]
     )
     return rewards
 
