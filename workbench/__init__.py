@@ -25,6 +25,7 @@ _MODULES = [module.name for module in pkgutil.iter_modules(__path__) if module.n
 # Names that are worth a shorter path: name -> the module that defines it.
 _NAMES = {
     "Method": "methods",
+    "Profile": "trials.profile",
     "Record": "records",
     "Rollouts": "rollouts",
     "Run": "run",
@@ -32,6 +33,7 @@ _NAMES = {
     "grpo_step": "grpo",
     "load": "records",
     "load_all": "analysis.runs",
+    "profile": "trials.profile",
     "push_to_hub": "reports.hub",
     "trial": "trials.trial",
 }

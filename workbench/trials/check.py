@@ -154,10 +154,10 @@ def _play(method: Method, number: int, flipped: bool = False) -> tuple[str, Roll
 
 def _context(method: Method, number: int) -> Context:
     epoch = method.curriculum.epoch
-    return Context(0, number, epoch=epoch, policy=_Policy(), max_new_tokens=LIMIT)
+    return Context(0, number, epoch=epoch, policy=UniformPolicy(), max_new_tokens=LIMIT)
 
 
-class _Policy:
+class UniformPolicy:
     """A model that gives every token the same probability."""
 
     def logprobs(self, rollouts: Rollouts, temperature: float) -> Any:
