@@ -77,8 +77,8 @@ def test_what_papers_print_follows_from_their_rates():
     rates = np.arange(1, 10) / 10
     counts = wb.allocators.knapsack(rates, total=72, low=3)
     assert counts.tolist() == [14, 12, 9, 7, 7, 7, 7, 6, 3]
-    # AR3PO: 6.95 responses to problems with rates up to .2, about 4 to those above .8. In the middle
-    # of the first bin the number holds at a rate of .073.
+    # AR3PO: 6.95 responses to problems with rates up to .2, about 4 to those above .8. The first
+    # number is that of a rate of .073, which lies in its bin.
     few = [of_rates(np.full(64, rate), 64).plan("ar3po", repetitions=4) for rate in (0.073, 0.95)]
     responses = [plan["rollouts"][0] / 32 for plan in few]
     assert responses == [pytest.approx(6.95, abs=0.35), pytest.approx(4.0, abs=0.1)]
@@ -172,10 +172,10 @@ def test_planned_against_measured():
     runs, inside = table["runs"].sum(), table["first_inside"].sum()
     assert inside / runs > 0.8
     shelf = {
-        "grpo": [wb.load(f"data/runs/leaderboard/grpo/seed-{seed}") for seed in range(8)],
+        "grpo": [wb.load(f"data/runs/head-to-head/grpo/seed-{seed}") for seed in range(8)],
     }
     row = profiles.planned(shelf, "0.1 M").iloc[0]
-    stored = table[(table["shelf"] == "leaderboard") & (table["method"] == "grpo")].iloc[0]
+    stored = table[(table["shelf"] == "head-to-head") & (table["method"] == "grpo")].iloc[0]
     for name in ("planned", "first", "low", "high"):
         assert row[name] == pytest.approx(stored[name], rel=2e-3)
 
