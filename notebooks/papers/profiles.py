@@ -1,8 +1,8 @@
 """What `wb.profile` says, held against the truth: `python -m papers.profiles ../data`.
 
 `recovery` draws counts from distributions of success rates that are known. `planned` makes profiles
-of the evaluations before the first round of recorded runs, and holds the plan of each method
-against what its runs then did. It writes `profile-recovery.csv` and `profile-planned.csv`.
+of the models of recorded runs before the first round, and holds the plan of each method against
+what its runs then did. It writes `profile-recovery.csv` and `profile-planned.csv`.
 """
 
 import sys
@@ -71,7 +71,14 @@ def recovery(truths=tuple(TRUTHS), samples=(4, 8, 16), sizes=(8, 32), draws=20, 
 
 
 def before_training(record):
-    """The profile of the held-out problems before the first round of a recorded run."""
+    """The profile of a recorded run's problems by its model, before the first round.
+
+    The tiny lab can be made again, and all its training problems are sampled. Of another model the
+    evaluation before the first round is taken, which is of other problems of the same kind.
+    """
+    lab = record.manifest["lab"]
+    if lab["lab"] == "tiny":
+        return wb.profile(config.recorded_lab(lab), problems=lab["pool"])
     evals = record.evals[record.evals["round"] == 0]
     return Profile(evals[["problem", "level", "samples", "correct"]])
 
@@ -79,12 +86,12 @@ def before_training(record):
 def planned(shelf, size, rounds=4, only=None, repetitions=20):
     """The planned effective-gradient ratio of each arm of a shelf, and that of each of its runs."""
     rows = []
+    profile = before_training(next(iter(shelf.values()))[0])
     for label, records in shelf.items():
         if only is not None and label not in only:
             continue
         first = records[0]
         method = config.rebuild(first.manifest["method"])
-        profile = before_training(first)
         problems = min(first.manifest["arguments"]["problems_per_round"], len(profile.table))
         plan = profile.plan(
             {label: method},

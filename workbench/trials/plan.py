@@ -21,12 +21,11 @@ from workbench.grpo import mark
 from workbench.methods import Method
 from workbench.policies import Sampling
 from workbench.pools import Pool, PoolExhausted, Problem
-from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rollouts import Context, Rollouts
 from workbench.rounds import play
 from workbench.rules import rewards
 from workbench.trials.arms import as_method, label_of
-from workbench.trials.check import UniformPolicy
-from workbench.utils.groups import place_within
+from workbench.trials.check import UniformPolicy, made_up
 from workbench.utils.seeding import derive, generator
 from workbench.utils.validation import instance_of, one_of, whole_number
 
@@ -216,33 +215,13 @@ class _Rehearsal:
         rng = generator(self.seed, "rollouts", number, stage)
         places = np.repeat(np.arange(len(problems)), counts)
         asked = [problems[place] for place in places]
-        size = len(asked)
-        correct = rng.random(size) < [self.rates[problem.id] for problem in asked]
+        correct = rng.random(len(asked)) < [self.rates[problem.id] for problem in asked]
         stored = [
             self.lengths.get((problem.id, right), self.lengths[right])
             for problem, right in zip(asked, correct.tolist())
         ]
-        lengths = [each[int(u * len(each))] for each, u in zip(stored, rng.random(size))]
-        values = np.full(int(np.sum(lengths)), 0.5, np.float32)
-        response = Ragged.of_lengths(rng.integers(4, 14, len(values), np.int32), lengths)
-        entropy = Ragged(values, response.offsets)
-        return Rollouts(
-            np.array([problem.id for problem in asked]),
-            level=np.array([problem.level for problem in asked]),
-            prompt=Ragged.of([[1]] * size, np.int32),
-            response=response,
-            old_logprobs=Ragged(-values, response.offsets),
-            token_entropy=entropy,
-            entropy=np.full(size, 0.5),
-            text=np.array(["text"] * size, dtype=object),
-            reward=correct.astype(np.float64),
-            correct=correct,
-            status=np.where(correct, "ok", "wrong"),
-            draw=place_within(places) + before[places],
-            stage=np.full(size, stage),
-            round=np.full(size, number),
-            columns={"gradient": np.ones(size, bool), "uses": np.zeros(size, np.int64)},
-        )
+        lengths = [each[int(u * len(each))] for each, u in zip(stored, rng.random(len(asked)))]
+        return made_up(problems, places, before, correct, lengths, stage, number, rng)
 
     def _numbers(self, finished: Rollouts, number: int) -> dict[str, float]:
         fresh = finished.round == number
@@ -262,26 +241,16 @@ class _Rehearsal:
 
 
 def _lengths(profile: Profile) -> dict[Any, np.ndarray]:
-    """Lengths of stored responses by (problem, outcome) and by outcome; 1 where none are known."""
-    rollouts = profile.rollouts
-    one = np.ones(1, dtype=np.int64)
-    if rollouts is None or "length" not in rollouts:
+    """Lengths of responses by (problem, outcome) and by outcome; 1 where none are known."""
+    rows = profile.rollouts
+    if rows is None or "length" not in rows:
+        # The mean of a problem stands for its right and its wrong responses.
         table = profile.table
-        if "length" not in table:
-            return {True: one, False: one}
-        means = table["length"].fillna(table["length"].mean()).round().clip(1).astype(np.int64)
-        found: dict[Any, np.ndarray] = {True: means.to_numpy(), False: means.to_numpy()}
-        for problem, mean in zip(table["problem"], means):
-            found |= {(problem, right): np.array([mean]) for right in (True, False)}
-        return found
-    known = rollouts.dropna(subset="length")
-    lengths = known["length"].clip(lower=1).astype(np.int64).to_numpy()
-    found = {True: lengths, False: lengths} if len(lengths) else {True: one, False: one}
-    right = known["correct"].to_numpy(bool)
-    for outcome in np.unique(right).tolist():
-        found[outcome] = lengths[right == outcome]
-    for (problem, outcome), places in known.assign(
-        place=np.arange(len(known)), correct=right
-    ).groupby(["problem", "correct"])["place"]:
-        found[problem, bool(outcome)] = lengths[places]
+        rows = pd.concat(table.assign(correct=right) for right in (True, False))
+    length = rows["length"] if "length" in rows else pd.Series(1.0, rows.index)
+    length = length.fillna(length.mean()).fillna(1).clip(lower=1)
+    rows = rows.assign(length=length.round().astype(np.int64))
+    found: dict[Any, np.ndarray] = dict.fromkeys((True, False), rows["length"].to_numpy())
+    for keys in ("correct", ["problem", "correct"]):
+        found |= {key: part.to_numpy() for key, part in rows.groupby(keys)["length"]}
     return found
