@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,12 +29,9 @@ from workbench.trials.check import UniformPolicy, made_up
 from workbench.utils.seeding import derive, generator
 from workbench.utils.validation import instance_of, one_of, whole_number
 
-if TYPE_CHECKING:
-    from workbench.trials.profile import Profile
-
 
 def plan(
-    profile: Profile,
+    profile: Any,
     methods: Any,
     *,
     problems_per_round: int | None = None,
@@ -146,9 +143,7 @@ def group_costs(table: pd.DataFrame, length: float, machine: Any) -> np.ndarray:
 class _Rehearsal:
     """The rounds of one method on a profile, with success rates in place of a model."""
 
-    def __init__(
-        self, profile: Profile, method: Method, problems: int, seed: int, number: int
-    ) -> None:
+    def __init__(self, profile: Any, method: Method, problems: int, seed: int, number: int) -> None:
         table = profile.table
         self.method = method.clone()
         self.problems = problems
@@ -240,7 +235,7 @@ class _Rehearsal:
         }
 
 
-def _lengths(profile: Profile) -> dict[Any, np.ndarray]:
+def _lengths(profile: Any) -> dict[Any, np.ndarray]:
     """Lengths of responses by (problem, outcome) and by outcome; 1 where none are known."""
     rows = profile.rollouts
     if rows is None or "length" not in rows:

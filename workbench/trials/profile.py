@@ -32,10 +32,10 @@ from workbench.labs import Lab
 from workbench.pools import Pool, Problem
 from workbench.records import files
 from workbench.records.tables import content_of, reading
-from workbench.trials.samples import read_samples
+from workbench.trials.plan import group_costs, plan
+from workbench.trials.samples import final_answer, read_samples, tally
 from workbench.utils.seeding import generator
 from workbench.utils.validation import brief, instance_of, number, whole_number
-from workbench.verifiers.boxes import last_box, tagged
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -190,8 +190,6 @@ class Profile:
             one cost is in it). Beyond the number of samples a problem has, the shares rest on the
             fit alone.
         """
-        from workbench.trials.plan import group_costs
-
         sizes = list(sizes)
         for n in sizes:
             whole_number("sizes", n, 1, 4096)
@@ -287,8 +285,6 @@ class Profile:
 
     def plan(self, methods: Any, **options: Any) -> pd.DataFrame:
         """What each method would sample, train on and waste; see `workbench.trials.plan.plan`."""
-        from workbench.trials.plan import plan
-
         return plan(self, methods, **options)
 
     def plot(self, **frame: Any) -> Axes:
@@ -469,22 +465,6 @@ def _frames(
     table = tally(rollouts).merge(known, on="problem")
     missing = len(asked) - len(table)
     return table, rollouts, [f"{missing} problems are not sampled yet"] if missing else []
-
-
-def tally(rollouts: pd.DataFrame) -> pd.DataFrame:
-    """One row a problem, in order of appearance: samples, correct, and means of what is known."""
-    groups = rollouts.groupby("problem", sort=False)
-    columns = {"samples": groups.size(), "correct": groups["correct"].sum()}
-    columns |= {name: groups[name].mean() for name in ("length", "truncated") if name in rollouts}
-    columns |= {n: groups[n].first() for n in ("level", "prompt", "answer") if n in rollouts}
-    return pd.DataFrame(columns).rename_axis("problem").reset_index()
-
-
-def final_answer(text: str) -> str | None:
-    """The final answer of a response, None where it has none."""
-    found = last_box(text) or tagged(text)
-    # A model that was never told how to answer ends with the number.
-    return found or (text.split() or [None])[-1]
 
 
 def _agreement(given: pd.Series) -> float:

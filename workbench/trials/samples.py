@@ -26,6 +26,7 @@ from workbench.utils.validation import (
     positive_number,
     whole_number,
 )
+from workbench.verifiers.boxes import last_box, tagged
 
 ASKED = ("prompt", "question", "input")
 # Our names, and what others call the same. An earlier name goes before a later one.
@@ -52,8 +53,6 @@ def read_samples(
     path: Path, samples: int | None, solved: float | None, columns: Mapping[str, str]
 ) -> tuple[pd.DataFrame, pd.DataFrame | None, list[str]]:
     """The table of problems, the responses where a row is one, and notes; see `Profile.read`."""
-    from workbench.trials.profile import tally
-
     for name in columns:
         one_of("columns", name, NAMES)
     if samples is not None:
@@ -117,8 +116,6 @@ def read_samples(
             "mean over models that differ"
         )
     if "given" not in frame and "text" in frame:
-        from workbench.trials.profile import final_answer
-
         frame["given"] = frame["text"].map(final_answer)
     return tally(frame), frame, notes
 
@@ -228,3 +225,19 @@ def _text(value: Any) -> str:
     if is_chat and value and all("content" in turn for turn in value):
         return "\n".join(str(turn["content"]) for turn in value)
     return "" if value is None else json.dumps(value, default=str)
+
+
+def tally(rollouts: pd.DataFrame) -> pd.DataFrame:
+    """One row a problem, in order of appearance: samples, correct, and means of what is known."""
+    groups = rollouts.groupby("problem", sort=False)
+    columns = {"samples": groups.size(), "correct": groups["correct"].sum()}
+    columns |= {name: groups[name].mean() for name in ("length", "truncated") if name in rollouts}
+    columns |= {n: groups[n].first() for n in ("level", "prompt", "answer") if n in rollouts}
+    return pd.DataFrame(columns).rename_axis("problem").reset_index()
+
+
+def final_answer(text: str) -> str | None:
+    """The final answer of a response, None where it has none."""
+    found = last_box(text) or tagged(text)
+    # A model that was never told how to answer ends with the number.
+    return found or (text.split() or [None])[-1]
