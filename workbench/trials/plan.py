@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from workbench.analysis.cost import MACHINES, CostModel
 from workbench.checks import checked_plan, checked_problems
@@ -95,6 +96,8 @@ def plan(
         )
         sums = played.groupby("repetition")[["trained", "selected"]].sum()
         ratios = sums["trained"] / sums["selected"].where(sums["selected"] > 0)
+        # Where the next run lies, and not where the mean of many does.
+        half = stats.t.ppf(0.975, repetitions - 1) * ratios.std() * np.sqrt(1 + 1 / repetitions)
         cost = model.per_round(played).mean()
         groups = played["groups"].mean()
         knows_lengths = "length" in profile.table
@@ -106,8 +109,8 @@ def plan(
                 "trained": played["trained"].mean(),
                 "groups": groups,
                 "effective_gradient_ratio": ratios.mean(),
-                "low": ratios.quantile(0.025),
-                "high": ratios.quantile(0.975),
+                "low": max(0.0, ratios.mean() - half),
+                "high": min(1.0, ratios.mean() + half),
                 "gradient_weight": played["gradient_weight"].mean(),
                 "cost": cost,
                 "seconds": cost * model.seconds,
