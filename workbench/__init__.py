@@ -26,6 +26,7 @@ _MODULES = [module.name for module in pkgutil.iter_modules(__path__) if module.n
 _NAMES = {
     "Ledger": "trials.ledger",
     "Method": "methods",
+    "Profile": "trials.profile",
     "Record": "records",
     "Rollouts": "rollouts",
     "Run": "run",
@@ -33,6 +34,7 @@ _NAMES = {
     "grpo_step": "grpo",
     "load": "records",
     "load_all": "analysis.runs",
+    "profile": "trials.profile",
     "push_to_hub": "reports.hub",
     "trial": "trials.trial",
 }

@@ -59,7 +59,7 @@ def evaluate(
     whole_number("k", k, 1)
     if not problems:
         raise ValueError("problems=[]: there is nothing to evaluate")
-    sampled, right = _answers(policy, problems, verifier, k, sampling, seed)
+    sampled, right = answers(policy, problems, verifier, k, sampling, seed)
 
     # `generate` returns the rollouts in the order of the problems, k of each.
     def by_problem(column: Any) -> np.ndarray:
@@ -78,11 +78,11 @@ def evaluate(
     if greedy:
         # One response says it all, since greedy decoding draws nothing.
         most_likely = replace(sampling, temperature=0.0)
-        _, frame["greedy"] = _answers(policy, problems, verifier, 1, most_likely, seed)
+        _, frame["greedy"] = answers(policy, problems, verifier, 1, most_likely, seed)
     return frame
 
 
-def _answers(
+def answers(
     policy: Policy,
     problems: Sequence[Problem],
     verifier: Any,

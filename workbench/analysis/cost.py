@@ -27,6 +27,7 @@ every response has its full price. The grids whose seconds are compared make suc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -71,6 +72,8 @@ class CostModel:
         What price and fixed part are counted in. Papers print times by the number of rollouts.
     label : str
         How the unit is called; empty for a name made of the price.
+    seconds : float
+        What a trained token (or rollout) takes; NaN where only ratios are known.
 
     Examples
     --------
@@ -89,6 +92,7 @@ class CostModel:
     fixed: PositiveOrZero = 0.0
     by: Annotated[str, choice("tokens", "rollouts")] = "tokens"
     label: str = ""
+    seconds: float = math.nan
 
     def __post_init__(self) -> None:
         check_arguments(self)
@@ -115,12 +119,12 @@ class CostModel:
         return cost + self.fixed * rounds["problems"].to_numpy(dtype=float) if self.fixed else cost
 
 
-# Seconds of a step elsewhere, as a unit. Only ratios count, so that each is divided by what a
-# trained rollout takes. `docs/guides/trial-decisions.md` says how sure each of them is.
+# Seconds of a step elsewhere, as a unit. Comparisons count ratios alone, so that each is divided by
+# what a trained rollout takes. `docs/guides/trial-decisions.md` says how sure each of them is.
 MACHINES = {
     # PODS (arXiv 2504.13818), the authors' runs of Qwen2.5-3B with LoRA: seconds of a step of one
     # problem are 4.3 + .055 n + .19 m. Fitted to ten settings, see `data/published`.
-    "l40s": CostModel(0.055 / 0.19, "selected", 4.3 / 0.19, "rollouts", "seconds on an L40S"),
+    "l40s": CostModel(0.055 / 0.19, "selected", 4.3 / 0.19, "rollouts", "seconds on an L40S", 0.19),
     # AERO (arXiv 2602.14338), section 5.3 and table 8, from the printed minutes of a step of GRPO
     # and AERO, the share by which updating fell, and the ratio of FLOPs trained.
     "a10": CostModel(0.40, "selected", 0.9, "rollouts", "seconds on two A10 (1.5B)"),
@@ -177,6 +181,7 @@ def of_machine(records: Any, bill: str = "gradient") -> CostModel:
         bill,
         float(fixed / a_trained),
         label="seconds on this machine",
+        seconds=float(a_trained),
     )
 
 

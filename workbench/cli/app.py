@@ -14,11 +14,11 @@ import typer
 from typer.core import TyperGroup
 
 from workbench import __version__
-from workbench.cli import doctor, look, train, trial
+from workbench.cli import doctor, look, profile, train, trial
 from workbench.cli.terminal import say
 
 # Commands that go on where they stopped when they are called again.
-RESUMABLE = ("quickstart", "run", "resume", "sweep", "trial")
+RESUMABLE = ("quickstart", "run", "resume", "sweep", "trial", "profile")
 
 
 class Commands(TyperGroup):
@@ -86,6 +86,7 @@ for command in (
     train.sweep,
     trial.trial,
     trial.ledger,
+    profile.profile,
     doctor.doctor,
 ):
     main.command()(command)

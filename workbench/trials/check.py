@@ -154,10 +154,10 @@ def _play(method: Method, number: int, flipped: bool = False) -> tuple[str, Roll
 
 def _context(method: Method, number: int) -> Context:
     epoch = method.curriculum.epoch
-    return Context(0, number, epoch=epoch, policy=_Policy(), max_new_tokens=LIMIT)
+    return Context(0, number, epoch=epoch, policy=UniformPolicy(), max_new_tokens=LIMIT)
 
 
-class _Policy:
+class UniformPolicy:
     """A model that gives every token the same probability."""
 
     def logprobs(self, rollouts: Rollouts, temperature: float) -> Any:
@@ -178,13 +178,27 @@ def _sampled(
 ) -> Rollouts:
     """Verified rollouts of a round, counts (P,) of the problems."""
     places = np.repeat(np.arange(len(problems)), counts)
-    size = len(places)
     rng = generator(0, "check", number, stage)
-    response = Ragged.of(
-        [rng.integers(4, 14, n) for n in rng.integers(1, LIMIT + 1, size)], np.int32
-    )
-    entropy = Ragged(rng.random(len(response.values)).astype(np.float32), response.offsets)
-    correct = rng.random(size) < (places % PROBLEMS) / (PROBLEMS - 1)  # some never, some always
+    lengths = rng.integers(1, LIMIT + 1, len(places))
+    # Some problems are never solved, some always.
+    correct = rng.random(len(places)) < (places % PROBLEMS) / (PROBLEMS - 1)
+    return made_up(problems, places, before, correct, lengths, stage, number, rng)
+
+
+def made_up(
+    problems: Sequence[Problem],
+    places: np.ndarray,
+    before: np.ndarray,
+    correct: np.ndarray,
+    lengths: Any,
+    stage: int,
+    number: int,
+    rng: np.random.Generator,
+) -> Rollouts:
+    """Rollouts of a round with these outcomes and lengths (R,), of the problems at places (R,)."""
+    size, total = len(places), int(np.sum(lengths))
+    response = Ragged.of_lengths(rng.integers(4, 14, total, np.int32), lengths)
+    entropy = Ragged(rng.random(total, np.float32), response.offsets)
     return Rollouts(
         np.array([problems[place].id for place in places]),
         level=np.array([problems[place].level for place in places]),

@@ -1,0 +1,369 @@
+"""`wb.profile`: what a model does before it is trained, and what each method would do there."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import small_lab
+from scipy.special import comb
+from test_served import at, lab_at
+
+import workbench as wb
+from papers import profiles
+from workbench.analysis.cost import MACHINES
+from workbench.policies.served import ServerError
+from workbench.trials.profile import GRID, Profile
+
+SCRIPT = """
+import sys
+sys.path.insert(0, "tests")
+from conftest import small_lab
+import workbench as wb
+wb.profile(small_lab(), samples=4, out=sys.argv[1])
+"""
+
+
+def of_counts(correct, samples=16):
+    """A profile of problems of which so many responses are right."""
+    names = [f"p{number}" for number in range(len(correct))]
+    return Profile(pd.DataFrame({"problem": names, "samples": samples, "correct": correct}))
+
+
+def of_rates(rates, samples=16, seed=0):
+    return of_counts(np.random.default_rng(seed).binomial(samples, rates), samples)
+
+
+# What it says
+
+
+def test_the_fit_knows_what_counting_does_not():
+    table = pd.read_csv("data/profile-recovery.csv")
+    part = profiles.recovery(["uniform"], samples=(16,), sizes=(8,), draws=20)
+    stored = table[(table["rates"] == "uniform") & (table["samples"] == 16) & (table["n"] == 8)]
+    np.testing.assert_allclose(
+        part[["true", "fitted", "counted", "covered"]],
+        stored[["true", "fitted", "counted", "covered"]],
+        rtol=2e-3,
+    )
+    errors = (table[["fitted", "counted"]].sub(table["true"], axis=0)).abs()
+    better = errors["fitted"] < errors["counted"]
+    assert better[table["n"] <= table["samples"]].all()
+    assert better.sum() >= len(table) - 1
+    assert errors["fitted"].max() < 0.08 < errors["counted"].median()
+    # All of one rate is an end of what can be, which no interval reaches.
+    assert table[table["rates"] != "all .3"]["covered"].min() >= 0.8
+
+
+def test_up_to_the_samples_it_agrees_with_an_unbiased_count():
+    """Of c right of s responses, how many of all groups of n have all right or all wrong."""
+    profile = of_rates(np.random.default_rng(1).beta(0.5, 1, 400))
+    n, s, c = 8, 16, profile.table["correct"].to_numpy()
+    exact = np.mean((comb(c, n) + comb(s - c, n)) / comb(s, n))
+    row = profile.by_n([n]).iloc[0]
+    assert row["low"] <= exact <= row["high"]
+    assert row["no_gradient"] == pytest.approx(exact, abs=0.02)
+    assert row["no_gradient"] == pytest.approx(row["all_right"] + row["all_wrong"], abs=1e-9)
+    assert row["pass_at_n"] == pytest.approx(1 - row["all_wrong"], abs=1e-9)
+
+
+def test_what_papers_print_follows_from_their_rates():
+    # Knapsack RL, section 3.2: at a rate of .01 a group of 229 has a gradient with 90 %.
+    gradient = 1 - (GRID**229 + (1 - GRID) ** 229)
+    assert gradient[np.searchsorted(GRID, 0.01)] == pytest.approx(0.9, abs=1e-3)
+    # Its table 3: 72 rollouts of nine problems, as a plan whose model is the printed rates.
+    rates = np.arange(1, 10) / 10
+    counts = wb.allocators.knapsack(rates, total=72, low=3)
+    assert counts.tolist() == [14, 12, 9, 7, 7, 7, 7, 6, 3]
+    # AR3PO: 6.95 responses to problems with rates up to .2, about 4 to those above .8. The first
+    # number is that of a rate of .073, which lies in its bin.
+    few = [of_rates(np.full(64, rate), 64).plan("ar3po", repetitions=4) for rate in (0.073, 0.95)]
+    responses = [plan["rollouts"][0] / 32 for plan in few]
+    assert responses == [pytest.approx(6.95, abs=0.35), pytest.approx(4.0, abs=0.1)]
+
+
+def test_problems_are_told_apart():
+    profile = of_counts([0] * 20 + [16] * 10 + [8] * 20)
+    assert profile.table["status"].tolist() == ["hopeless"] * 20 + ["done"] * 10 + [""] * 20
+    assert (profile.table["low"] <= profile.table["rate"]).all()
+    assert (profile.table["high"] >= profile.table["rate"]).all()
+
+
+def test_one_answer_that_is_never_right_is_suspicious(tmp_path):
+    rows = [
+        {"problem": name, "correct": 0, "response": f"so \\boxed{{{answer}}}"}
+        for name, answers in (("gold is wrong", "7771"), ("hard", "1234"))
+        for answer in answers
+    ]
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    table = Profile.read(path).table.set_index("problem")
+    assert table["status"]["gold is wrong"] == "suspicious"
+    assert table["status"]["hard"] != "suspicious"
+
+
+@pytest.mark.parametrize(
+    ("correct", "samples"),
+    [([5], 16), ([16] * 30, 16), ([0] * 30, 16), ([0, 1] * 40, 1)],
+    ids=["one problem", "all solved", "none solved", "one sample each"],
+)
+def test_little_data_gives_wide_intervals(correct, samples):
+    profile = of_counts(correct, samples)
+    row = profile.by_n([8]).iloc[0]
+    assert 0 <= row["low"] < row["high"] <= 1
+    if len(correct) == 1:
+        assert row["high"] - row["low"] > 0.15
+    plan = profile.plan("grpo", repetitions=2)
+    assert 0 <= plan["effective_gradient_ratio"][0] <= 1
+    assert 2 <= profile.best_n() <= 64
+    assert "problems" in repr(profile)
+
+
+# A plan
+
+
+def test_a_plan_agrees_with_arithmetic():
+    profile = of_rates(np.full(200, 0.5), 64)
+    plan = profile.plan(["grpo", "pods"], rounds=4).set_index("method")
+    assert plan["rollouts"].tolist() == [256, 2048]
+    gradient = 1 - profile.by_n([8])["no_gradient"][0]
+    row = plan.loc["grpo"]
+    assert row["low"] <= gradient <= row["high"]
+    assert row["groups"] == pytest.approx(32 * gradient, rel=0.02)
+    assert row["gradient_weight"] == pytest.approx(256 * gradient / 4, rel=0.05)
+    l40s = MACHINES["l40s"]
+    expected = 32 * l40s.fixed + 256 * l40s.price + 256
+    assert row["cost"] == pytest.approx(expected)
+    # PODS: a step of one problem takes 4.3 + .055 n + .19 m seconds.
+    assert row["seconds"] == pytest.approx(32 * (4.3 + 0.055 * 8 + 0.19 * 8))
+    again = profile.plan(["grpo", "pods"], rounds=4).set_index("method")
+    pd.testing.assert_frame_equal(plan, again)
+
+
+def test_groups_that_pay_have_a_size():
+    hard, easy = of_rates(np.full(100, 0.03), 64), of_rates(np.full(100, 0.5), 64)
+    assert hard.best_n() > easy.best_n()
+    # Where sampling is all that costs, groups are small.
+    assert easy.best_n("flops") < easy.best_n("l40s")
+
+
+def test_a_method_that_remembers_shows_it():
+    profile = of_rates(np.tile([0.02, 0.5], 16))
+    first = profile.plan("knapsack", rounds=1)["effective_gradient_ratio"][0]
+    later = profile.plan("knapsack", rounds=5)["effective_gradient_ratio"][0]
+    assert later > first + 0.05
+
+
+def test_every_method_can_be_planned():
+    from workbench.utils.names import MORE_PAPERS, PAPERS
+
+    profile = of_rates(np.random.default_rng(0).random(48), 8)
+    names = [*PAPERS, *MORE_PAPERS]
+    plan = profile.plan(names, problems_per_round=4, rounds=2, repetitions=2)
+    assert plan["method"].tolist() == names
+    assert (plan["rollouts"] > 0).all()
+    assert plan["cannot_say"].str.contains("learnt").all()
+
+
+def test_planned_against_measured():
+    table = pd.read_csv("data/profile-planned.csv")
+    runs, inside = table["runs"].sum(), table["first_inside"].sum()
+    assert inside / runs > 0.8
+    shelf = {
+        "grpo": [wb.load(f"data/runs/head-to-head/grpo/seed-{seed}") for seed in range(8)],
+    }
+    row = profiles.planned(shelf, "0.1 M").iloc[0]
+    stored = table[(table["shelf"] == "head-to-head") & (table["method"] == "grpo")].iloc[0]
+    for name in ("planned", "first", "low", "high"):
+        assert row[name] == pytest.approx(stored[name], rel=2e-3)
+
+
+def test_wrong_plans_are_refused():
+    profile = of_counts([4] * 10)
+    with pytest.raises(ValueError, match="problems_per_round=11"):
+        profile.plan("grpo", problems_per_round=11)
+    with pytest.raises(ValueError, match=r"machine='l40'.*'l40s'"):
+        profile.plan("grpo", machine="l40")
+    with pytest.raises(ValueError, match="grop"):
+        profile.plan("grop")
+    with pytest.raises(ValueError, match="prompt"):
+        profile.problems()
+
+
+# What people have
+
+
+def written(tmp_path, rows, kind="jsonl"):
+    path = tmp_path / f"rows.{kind}"
+    frame = pd.DataFrame(rows)
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    elif kind == "parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_json(path, orient="records", lines=True)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_rows_of_responses_and_of_problems_say_the_same(tmp_path, kind):
+    counts = {"a": 1, "b": 4, "c": 0}
+    responses = [
+        {"question": problem, "is_correct": number < right, "response_length": 10 + number}
+        for problem, right in counts.items()
+        for number in range(4)
+    ]
+    one = Profile.read(written(tmp_path, responses, kind))
+    problems = [{"id": name, "n": 4, "pass_rate": right / 4} for name, right in counts.items()]
+    other = Profile.read(written(tmp_path, problems, kind))
+    for profile in (one, other):
+        assert profile.table["problem"].tolist() == ["a", "b", "c"]
+        assert profile.table["correct"].tolist() == [1, 4, 0]
+        assert profile.table["rate"].tolist() == [0.25, 1.0, 0.0]
+    assert one.lengths().loc["right", "length"] == pytest.approx((10 + 11.5) / 2)
+    assert other.lengths().empty
+    rates = [{"id": name, "pass_rate": right / 4} for name, right in counts.items()]
+    assert (
+        Profile.read(written(tmp_path, rates, kind), samples=4).table["samples"].tolist() == [4] * 3
+    )
+
+
+def test_completions_that_trl_logged(tmp_path):
+    for step in (9, 10):
+        pd.DataFrame(
+            {
+                "step": [str(step)] * 4,
+                "prompt": [
+                    [{"role": "user", "content": f"{number}+1="}] for number in (1, 1, 2, 2)
+                ],
+                "completion": [[{"role": "assistant", "content": "\\boxed{2}"}]] * 4,
+                "accuracy_reward": [1.0, 1.0, 0.0, 0.0],
+                "advantage": [0.0] * 4,
+            }
+        ).to_parquet(tmp_path / f"completions_{step:05d}.parquet")
+    profile = Profile.read(tmp_path)
+    assert profile.table["problem"].tolist() == ["1+1=", "2+1="]
+    assert profile.table["correct"].tolist() == [4, 0]
+    assert profile.table["samples"].tolist() == [4, 4]
+    assert "steps 9 to 10" in profile.notes[0]
+    assert profile.table["status"].tolist()[1] == "suspicious"
+
+
+def test_rollouts_that_verl_dumped(tmp_path):
+    rows = [
+        {"input": "1+1=", "output": "2", "gts": "2", "score": score, "step": 1}
+        for score in (1.0, -1.0, 1.0)
+    ]
+    (tmp_path / "1.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    table = Profile.read(tmp_path).table
+    assert table[["problem", "samples", "correct", "answer"]].values.tolist() == [
+        ["1+1=", 3, 2, "2"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        ([{"problem": "a", "correct": 1}, {"problem": "b", "correct": 2}], {}, "row 1: correct is"),
+        ([{"problem": "a", "correct": 1}, {"problem": " ", "correct": 1}], {}, "row 1: problem is"),
+        ([{"problem": "a", "reward": "x"}], {}, "row 0: reward is 'x'"),
+        ([{"problem": "a", "reward": 0.3}], {}, "solved=1.0"),
+        ([{"problem": "a", "samples": 4, "correct": 5}], {}, "row 0: 5 of 4"),
+        ([{"problem": "a", "samples": 4, "correct": 1}] * 2, {}, "row 1: problem 'a' occurs twice"),
+        ([{"problem": "a", "pass_rate": 0.5}], {}, "samples=16"),
+        ([{"problem": "a", "samples": 3, "rate": 0.5}], {}, "row 0: 1.5 of 3"),
+        ([{"problem": "a", "corect": 1}], {}, "'corect'"),
+        ([{"problem": "a", "correct": 1}], {"columns": {"reward": "scor"}}, "'scor'"),
+        ([{"problem": "a", "correct": 1}], {"columns": {"rewrd": "correct"}}, "'reward'"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_row(tmp_path, rows, options, message):
+    path = written(tmp_path, rows)
+    with pytest.raises(ValueError, match=message):
+        Profile.read(path, **options)
+
+
+def test_graded_rewards_need_a_threshold(tmp_path):
+    path = written(tmp_path, [{"problem": "a", "reward": reward} for reward in (0.2, 1.2, 1.0)])
+    assert Profile.read(path, solved=1.0).table["correct"].tolist() == [2]
+
+
+def test_a_profile_becomes_a_pool(tmp_path):
+    rows = [
+        {"id": f"p{right}", "prompt": f"{right}?", "answer": "1", "samples": 16, "correct": right}
+        for right in (0, 4, 8, 12, 16)
+    ]
+    pool = Profile.read(written(tmp_path, rows)).problems(low=0.1, high=0.9)
+    assert [problem.id for problem in pool] == ["p4", "p8", "p12"]
+    assert pool[0].level > pool[1].level > pool[2].level
+    with pytest.raises(ValueError, match=r"low=1.0"):
+        Profile.read(written(tmp_path, rows)).problems(low=1.0, high=1.0)
+
+
+# Sampling
+
+
+def test_a_lab_is_sampled_and_its_responses_are_kept(tmp_path):
+    lab = small_lab()
+    out = tmp_path / "profile"
+    profile = wb.profile(lab, samples=4, problems=10, out=out)
+    assert profile.table["samples"].tolist() == [4] * 10
+    assert len(profile.rollouts) == 40
+    assert set(profile.table["problem"]) <= {problem.id for problem in lab.problems}
+    evals = wb.evaluation.evaluate(
+        lab.make_policy(), lab.problems, lab.verifier, 4, sampling=lab.sampling, greedy=False
+    ).set_index("problem")
+    same = evals.loc[profile.table["problem"]]
+    assert profile.table["correct"].tolist() == same["correct"].tolist()
+    stored = Profile.read(out)
+    pd.testing.assert_frame_equal(profile.table, stored.table)
+    with pytest.raises(ValueError, match="other samples"):
+        wb.profile(lab, samples=5, problems=10, out=out)
+    assert len(profile.problems(0, 1)) <= 10
+    assert profile.plot().get_xlabel() == "success rate"
+
+
+def test_a_killed_profile_goes_on(tmp_path):
+    whole = wb.profile(small_lab(), samples=4)
+    out = tmp_path / "profile"
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(out)])
+    while len(list(out.glob("*.parquet"))) < 2 and process.poll() is None:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    there = {path: path.stat().st_mtime_ns for path in out.glob("*.parquet")}
+    assert there
+    part = Profile.read(out)
+    assert part.notes == ([] if len(part.table) == 32 else [part.notes[0]])
+    again = wb.profile(small_lab(), samples=4, out=out)
+    pd.testing.assert_frame_equal(whole.table, again.table)
+    assert all(path.stat().st_mtime_ns == then for path, then in there.items())
+
+
+def test_a_server_that_dies(tmp_path):
+    out = tmp_path / "profile"
+    with at(last=20) as (_, url), pytest.raises(ServerError):
+        wb.profile(lab_at(url), samples=2, problems=24, out=out)
+    part = Profile.read(out)
+    assert 0 < len(part.table) < 24
+    assert "not sampled yet" in part.notes[0]
+    with at() as (_, url):
+        whole = wb.profile(lab_at(url), samples=2, problems=24, out=out)
+    assert len(whole.table) == 24
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 0}, "samples=0"),
+        ({"problems": 33}, "problems=33"),
+        ({"problems": "x"}, "problems='x'"),
+    ],
+)
+def test_wrong_arguments_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        wb.profile(small_lab(), **options)

@@ -1,0 +1,254 @@
+"""`Profile.plan`: what each method would sample, train on and waste on a profile.
+
+Every method's own slots play whole rounds through `rounds.play`. Instead of a model, success rates
+answer: each problem has one, drawn for every repetition from what its samples and the fit to all
+problems allow. A made-up response then takes its length from a stored one with the same outcome.
+The model does not learn, so a plan is about the first rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from workbench.analysis.cost import MACHINES, CostModel
+from workbench.checks import checked_plan, checked_problems
+from workbench.grpo import mark
+from workbench.methods import Method
+from workbench.policies import Sampling
+from workbench.pools import Pool, PoolExhausted, Problem
+from workbench.rollouts import Context, Rollouts
+from workbench.rounds import play
+from workbench.rules import rewards
+from workbench.trials.arms import as_method, label_of
+from workbench.trials.check import UniformPolicy, made_up
+from workbench.utils.seeding import derive, generator
+from workbench.utils.validation import instance_of, one_of, whole_number
+
+
+def plan(
+    profile: Any,
+    methods: Any,
+    *,
+    problems_per_round: int | None = None,
+    rounds: int = 4,
+    machine: Any = "l40s",
+    repetitions: int = 20,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """What each method would sample, train on and waste in its first rounds on a profile.
+
+    Parameters
+    ----------
+    profile : Profile
+    methods : arm, list of arms, or dict from label to arm
+        Methods, names of them, or values of a slot, as `wb.trial` takes them.
+    problems_per_round : int, optional
+        None: 32, or all problems where the profile has fewer.
+    rounds : int
+        A method that remembers problems shows it once there are more rounds than one epoch has.
+    machine : str or CostModel
+        A name of `analysis.cost.MACHINES`, or a model of your own, such as `cost.of_machine` fits.
+    repetitions : int
+        Each with other success rates, another order of problems and other draws; at least 2.
+    seed : int
+
+    Returns
+    -------
+    DataFrame
+        One row a method. Means of a round: rollouts, tokens (sampled, without prompts; NaN where
+        lengths are not known), trained (rollouts with a gradient), groups (problems with such
+        rollouts), gradient_weight (sum of p (1 - p) over them, with p the success rate: the
+        expected squared gradient, if all responses had gradients of one size), cost in the
+        machine's unit, seconds (NaN where the machine's unit is not known in seconds) and
+        cost_per_group. Of all rounds: effective_gradient_ratio with low and high, within which 95 %
+        of runs are expected. cannot_say names what a plan leaves open.
+
+    Raises
+    ------
+    ValueError
+        For more problems in a round than the profile has, and for unknown methods.
+    """
+    size = len(profile.table)
+    if problems_per_round is None:
+        problems_per_round = min(32, size)
+    whole_number("problems_per_round", problems_per_round, 1, size)
+    whole_number("rounds", rounds, 1)
+    whole_number("repetitions", repetitions, 2)
+    model = machine_of(machine)
+    if not isinstance(methods, list | tuple | Mapping):
+        methods = [methods]
+    # As in a trial, the names of the arms are those that they were given by.
+    pairs = methods.items() if isinstance(methods, Mapping) else [(None, each) for each in methods]
+    made = [(label, value, as_method(value)) for label, value in pairs]
+    rows = []
+    for label, value, method in made:
+        played = pd.concat(
+            _Rehearsal(profile, method, problems_per_round, derive(seed, "plan", number), number)
+            .rounds(rounds)
+            .assign(repetition=number)
+            for number in range(repetitions)
+        )
+        sums = played.groupby("repetition")[["trained", "selected"]].sum()
+        ratios = sums["trained"] / sums["selected"].where(sums["selected"] > 0)
+        # Where the next run lies, and not where the mean of many does.
+        half = stats.t.ppf(0.975, repetitions - 1) * ratios.std() * np.sqrt(1 + 1 / repetitions)
+        cost = model.per_round(played).mean()
+        groups = played["groups"].mean()
+        knows_lengths = "length" in profile.table
+        rows.append(
+            {
+                "method": label_of(value, method) if label is None else label,
+                "rollouts": played["rollouts"].mean(),
+                "tokens": played["tokens_sampled"].mean() if knows_lengths else np.nan,
+                "trained": played["trained"].mean(),
+                "groups": groups,
+                "effective_gradient_ratio": ratios.mean(),
+                "low": max(0.0, ratios.mean() - half),
+                "high": min(1.0, ratios.mean() + half),
+                "gradient_weight": played["gradient_weight"].mean(),
+                "cost": cost,
+                "seconds": cost * model.seconds,
+                "cost_per_group": cost / groups if groups else np.inf,
+                "cannot_say": "what is learnt"
+                + (", and what its course changes" if method.course is not None else ""),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def machine_of(machine: Any) -> CostModel:
+    """The cost model that somebody means."""
+    if isinstance(machine, str):
+        one_of("machine", machine, MACHINES)
+        return MACHINES[machine]
+    instance_of("machine", machine, CostModel, "cost.MACHINES['l40s']")
+    return machine
+
+
+def group_costs(table: pd.DataFrame, length: float, machine: Any) -> np.ndarray:
+    """What a group with a gradient costs under GRPO, with the groups without one that come with it.
+
+    table: n and no_gradient in each row; length: mean tokens of a response.
+    """
+    n, mixed = table["n"], 1 - table["no_gradient"]
+    counts = {"rollouts": n, "selected": n, "trained": n * mixed}
+    tokens = {f"tokens_{name}": count * length for name, count in counts.items()}
+    tokens["tokens_sampled"] = tokens["tokens_rollouts"]
+    return machine_of(machine).per_round(pd.DataFrame({**counts, **tokens, "problems": 1})) / mixed
+
+
+class _Rehearsal:
+    """The rounds of one method on a profile, with success rates in place of a model."""
+
+    def __init__(self, profile: Any, method: Method, problems: int, seed: int, number: int) -> None:
+        table = profile.table
+        self.method = method.clone()
+        self.problems = problems
+        self.seed = seed
+        self.rates = dict(zip(table["problem"], profile.draw_rates(number, seed)))
+        self.place = {problem: place for place, problem in enumerate(table["problem"])}
+        levels = table["level"] if "level" in table else np.zeros(len(table))
+        prompts = table["prompt"] if "prompt" in table else table["problem"]
+        self.pool = Pool(
+            Problem(name, prompt, "", int(level))
+            for name, prompt, level in zip(table["problem"], prompts, np.nan_to_num(levels))
+        )
+        self.lengths = _lengths(profile)
+        self.limit = max(int(lengths.max()) for lengths in self.lengths.values())
+
+    def rounds(self, rounds: int) -> pd.DataFrame:
+        """The numbers of each round."""
+        return pd.DataFrame([self._round(number) for number in range(1, rounds + 1)])
+
+    def _round(self, number: int) -> dict[str, float]:
+        method = self.method
+        context = Context(self.seed, number, policy=UniformPolicy(), max_new_tokens=self.limit)
+
+        def choose(n: int, problems: Sequence[Problem]) -> list[Problem]:
+            taken = frozenset(problem.id for problem in problems)
+            try:
+                chosen = method.curriculum.choose(self.pool, n, replace(context, taken=taken))
+            except PoolExhausted:
+                return []  # a profile is a sample, and the real pool would have more
+            return checked_problems("curriculum", chosen, taken, n)
+
+        problems = choose(self.problems, [])
+        context = replace(context, epoch=method.curriculum.epoch)
+
+        def sample(
+            problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, stage: int
+        ) -> Rollouts:
+            table = self._sampled(problems, counts, before, stage, number)
+            if method.course is not None:
+                chosen = method.course.plan(problems, counts, before, context)
+                chosen = checked_plan(method.course, chosen, len(table), self.limit)
+                nothing = dict.fromkeys(
+                    ("prefix", "kept", "read", "lost"), np.zeros(len(table), int)
+                )
+                table = table.assign(**{**nothing, **chosen.columns})
+            return rewards.total(table, method.reward, Sampling(max_new_tokens=self.limit))
+
+        outcome = play(method, problems, context, sample, choose)
+        finished = mark(
+            outcome.rollouts, outcome.rows, outcome.advantages, [], number, outcome.weights
+        )
+        method.feedback(finished, context)
+        return self._numbers(finished, number)
+
+    def _sampled(
+        self,
+        problems: Sequence[Problem],
+        counts: np.ndarray,
+        before: np.ndarray,
+        stage: int,
+        number: int,
+    ) -> Rollouts:
+        """Verified rollouts, as `rounds.play` asks for them."""
+        rng = generator(self.seed, "rollouts", number, stage)
+        places = np.repeat(np.arange(len(problems)), counts)
+        asked = [problems[place] for place in places]
+        correct = rng.random(len(asked)) < [self.rates[problem.id] for problem in asked]
+        stored = [
+            self.lengths.get((problem.id, right), self.lengths[right])
+            for problem, right in zip(asked, correct.tolist())
+        ]
+        lengths = [each[int(u * len(each))] for each, u in zip(stored, rng.random(len(asked)))]
+        return made_up(problems, places, before, correct, lengths, stage, number, rng)
+
+    def _numbers(self, finished: Rollouts, number: int) -> dict[str, float]:
+        fresh = finished.round == number
+        selected, trained = finished["selected"], finished["trained"]
+        rates = np.array([self.rates[problem] for problem in finished.problem[trained]])
+        return {
+            "problems": len(np.unique(finished.problem[fresh])),
+            "rollouts": int(fresh.sum()),
+            "selected": int(selected.sum()),
+            "trained": int(trained.sum()),
+            "groups": len(np.unique(finished.problem[trained])),
+            "gradient_weight": float(np.sum(rates * (1 - rates))),
+            "tokens_sampled": int(finished.lengths[fresh].sum()),
+            "tokens_selected": int(finished.lengths[selected].sum()),
+            "tokens_trained": int(finished.lengths[trained].sum()),
+        }
+
+
+def _lengths(profile: Any) -> dict[Any, np.ndarray]:
+    """Lengths of responses by (problem, outcome) and by outcome; 1 where none are known."""
+    rows = profile.rollouts
+    if rows is None or "length" not in rows:
+        # The mean of a problem stands for its right and its wrong responses.
+        table = profile.table
+        rows = pd.concat(table.assign(correct=right) for right in (True, False))
+    length = rows["length"] if "length" in rows else pd.Series(1.0, rows.index)
+    length = length.fillna(length.mean()).fillna(1).clip(lower=1)
+    rows = rows.assign(length=length.round().astype(np.int64))
+    found: dict[Any, np.ndarray] = dict.fromkeys((True, False), rows["length"].to_numpy())
+    for keys in ("correct", ["problem", "correct"]):
+        found |= {key: part.to_numpy() for key, part in rows.groupby(keys)["length"]}
+    return found
