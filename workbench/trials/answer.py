@@ -77,6 +77,10 @@ class Answer:
         Its label.
     arms : int
         How many arms were corrected for.
+    goal : str
+        The target in words; empty for one in percent.
+    baseline_seeds : int or None
+        Runs of the baseline where they are no pairs; None where they are.
     """
 
     arm: str
@@ -101,6 +105,8 @@ class Answer:
     break_even: cost.BreakEven | None
     baseline: str
     arms: int
+    goal: str = ""
+    baseline_seeds: int | None = None
 
     def __str__(self) -> str:
         return sentence(self)
@@ -247,8 +253,12 @@ def sentence(answer: Answer) -> str:
         0.0009 and 0.0013); a change of 6 % would have been seen."
     """
     arm, baseline, n = answer.arm, answer.baseline, answer.seeds
-    goal = f"{100 * answer.target:.3g} %"
+    goal = answer.goal or f"{100 * answer.target:.3g} %"
     seeds = "1 seed" if n == 1 else f"{n} seeds"
+    others = n
+    if answer.baseline_seeds is not None:
+        others = answer.baseline_seeds
+        seeds = f"{n} and {others} runs"
     if n == 0:
         return f"{arm}: no run has the same seed as one of {baseline} yet."
     if answer.reached + answer.baseline_reached == 0:
@@ -258,9 +268,9 @@ def sentence(answer: Answer) -> str:
         )
     needs = "needs"
     # One pair has no interval: its ends are NaN, and its ratio may be a bound all the same.
-    if answer.reached < n == answer.baseline_reached and not answer.high < np.inf:
+    if answer.reached < n and answer.baseline_reached == others and not answer.high < np.inf:
         needs = "needs at least"
-    if answer.baseline_reached < n == answer.reached and not answer.low > 0:
+    if answer.baseline_reached < others and answer.reached == n and not answer.low > 0:
         needs = "needs at most"
     # Ratios without the zero before the point, which is the same in nearly all of them.
     ratio = re.sub(r"\b0\.", ".", ratio_text(answer.ratio, answer.low, answer.high))
@@ -271,7 +281,7 @@ def sentence(answer: Answer) -> str:
     if None not in rates:
         texts = dict.fromkeys(f"{rate:.3g}" for rate in rates)
         notes.append("both tuned: " + " and ".join(texts))
-    if answer.reached + answer.baseline_reached < 2 * n:
+    if answer.reached + answer.baseline_reached < n + others:
         notes.append(
             f"{answer.reached} of {n} runs reached it, of {baseline} {answer.baseline_reached}"
         )
