@@ -12,7 +12,7 @@ SOURCE = "table"
 READERS = {
     ".csv": pd.read_csv,
     ".tsv": lambda path: pd.read_csv(path, sep="\t"),
-    ".json": pd.read_json,
+    ".json": lambda path: pd.read_json(path, precise_float=True),
     ".parquet": pd.read_parquet,
 }
 

@@ -7,7 +7,6 @@ calls `trainer.save_state()`. TRL writes completions/completions_*.parquet with 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ def fits(path: Path) -> bool:
     """Whether a trainer has written its state or completions there."""
     if path.is_file():
         return path.name == STATE
-    return bool(_states(path)) or any(path.glob("completions/*.parquet"))
+    written = (STATE, f"checkpoint-*/{STATE}", "completions/*.parquet")
+    return any(any(path.glob(each)) for each in written)
 
 
 def read(path: Path) -> Log:
@@ -59,14 +59,11 @@ def read(path: Path) -> Log:
 def _states(path: Path) -> list[Path]:
     """The files of the state, the newest last."""
     found = {}
-    for each in [*path.glob(f"checkpoint-*/{STATE}"), *path.glob(STATE)]:
-        number = re.fullmatch(r"checkpoint-(\d+)", each.parent.name)
-        found[each] = int(number[1]) if number else -1
-    if not found:
-        return []
-    # The directory's own state may be older than a checkpoint of a run that went on.
-    steps = {each: json.loads(each.read_text(encoding="utf-8"))["global_step"] for each in found}
-    return sorted(found, key=lambda each: (steps[each], found[each] < 0))
+    for each in [*path.glob(f"checkpoint-*/{STATE}"), path / STATE]:
+        if each.exists():
+            # The directory's own state may be older than a checkpoint of a run that went on.
+            found[each] = json.loads(each.read_text(encoding="utf-8"))["global_step"]
+    return sorted(found, key=lambda each: found[each])
 
 
 def _completions(folder: Path) -> dict[int, dict[str, Any]]:
