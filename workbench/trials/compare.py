@@ -285,28 +285,39 @@ def _arms(runs: Any) -> tuple[dict[str, list[Log]], list[str]]:
     if isinstance(runs, str | Path):
         raise ValueError(f"runs={brief(runs)}: a dict from label to paths, or a list, is needed")
     if not isinstance(runs, Mapping):
-        runs = {Path(path).name: path for path in runs}
+        listed = list(map(Path, runs))
+        names = [path.name for path in listed]
+        # Folders of one name in different places are told apart by their paths.
+        distinct = len(set(names)) == len(names)
+        runs = {path.name if distinct else str(path): path for path in listed}
     arms: dict[str, list[Log]] = {}
-    seen: dict[Path, str] = {}
-    notes = []
     for label, paths in runs.items():
-        by_seed = paths if isinstance(paths, Mapping) else {}
-        listed = by_seed.values() if by_seed else paths
-        listed = [listed] if isinstance(listed, str | Path) else list(listed)
-        if not listed:
-            raise ValueError(f"runs: {label} has no path")
+        # A dict from seed to path, a list of paths, or a single path.
+        seeds = list(paths) if isinstance(paths, Mapping) else []
+        listed = paths.values() if seeds else [paths] if isinstance(paths, str | Path) else paths
         found = [logs(path) for path in listed]
-        for seed, each in zip(by_seed, found):
+        for seed, each in zip(seeds, found):
             each[0].seed = seed
         arms[str(label)] = [log for each in found for log in each]
-        for log in arms[str(label)]:
-            if seen.setdefault(log.path.resolve(), label) != label or (
-                sum(other.path.resolve() == log.path.resolve() for other in arms[str(label)]) > 1
-            ):
-                raise ValueError(f"runs: {log.path} is given twice, and would be counted twice")
-            # One sentence a kind would lose which run it is about.
-            notes += [f"{log.path}: {note}." for note in log.notes]
-    return arms, notes
+        if not found:
+            raise ValueError(f"runs: {label} has no path")
+    everyone = [log for group in arms.values() for log in group]
+    places = [log.path.resolve() for log in everyone]
+    for log, place in zip(everyone, places):
+        if places.count(place) > 1:
+            raise ValueError(f"runs: {log.path} is given twice, and would be counted twice")
+    return arms, _told([(log.path, note) for log in everyone for note in log.notes])
+
+
+def _told(notes: Sequence[tuple[Path, str]]) -> list[str]:
+    """Notes on runs as sentences; what is true of many runs is said once."""
+    by_note: dict[str, list[Path]] = {}
+    for path, note in notes:
+        by_note.setdefault(note, []).append(path)
+    return [
+        f"{paths[0]}{f' and {len(paths) - 1} more' * (len(paths) > 1)}: {note}."
+        for note, paths in by_note.items()
+    ]
 
 
 def _curves(
@@ -335,15 +346,17 @@ def _curves(
         notes.append(f"Scores are means of {smooth} logged values.")
     curves: dict[str, list[Curve]] = {label: [] for label in arms}
     gaps = set()
+    mended: list[tuple[Path, str]] = []
     for label, log in everyone:
         places, values, told = _points(log, columns["x"][id(log)], columns["y"][id(log)])
-        notes += [f"{log.path}: {each}." for each in told]
+        mended += [(log.path, each) for each in told]
         gaps.add(round(float(np.median(np.diff(places))), 9))
         values = pd.Series(values).rolling(smooth, min_periods=1).mean().to_numpy()
         numbers = np.arange(1, len(places) + 1)
         table = pd.DataFrame({"round": numbers, names[0]: places})
         seed = NO_SEED if log.seed is None else log.seed
         curves[label].append(Curve(label, seed, numbers, values, table, log.path))
+    notes += _told(mended)
     if len(gaps) > 1:
         texts = [f"{gap:g}" for gap in sorted(gaps)]
         notes.append(
