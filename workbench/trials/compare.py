@@ -7,6 +7,7 @@ corrected by Holm's method, and what is not known of them is said beside the ans
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,7 +48,7 @@ SCORES = {
     ),
 }
 LESS_IS_BETTER = ("loss", "error", "perplexity", "kl")
-SMOOTHED = ("smooth", "ema", "running", "moving")
+SMOOTHED = ("smooth", "smoothed", "ema", "running", "moving")
 # Standard deviation over seeds as a share of the last score: the median of 96 settings of our own
 # records. It is .02 for a quarter of them and above .10 for a tenth.
 TYPICAL_SPREAD = 0.04
@@ -171,7 +172,7 @@ def compare(
     curves, x, y, said = _curves(arms, x, y, smooth)
     notes = [*said, *notes]
     if less_is_better is None:
-        less_is_better = any(word in y.lower() for word in LESS_IS_BETTER)
+        less_is_better = not _words(y).isdisjoint(LESS_IS_BETTER)
     if less_is_better:
         notes.append(f"Less of {y} counts as better.")
     unit = Along(x)
@@ -270,6 +271,11 @@ def seeds_needed(
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("change, %")
 
 
+def _words(name: str) -> set[str]:
+    """The words of a column's name, such as eval and loss of eval/loss."""
+    return set(re.split(r"[^a-z]+", name.lower()))
+
+
 def _seeds(spread: float, change: float) -> int:
     """Seeds of each of two arms that find a change in percent; `spread` is that of one arm."""
     deviation = np.sqrt(2) * spread
@@ -363,7 +369,7 @@ def _curves(
             f"Runs logged every {', '.join(texts[:4])} {names[0]}; between two logged "
             "values a score is linear."
         )
-    if any(word in names[1].lower().replace("/", "_").split("_") for word in SMOOTHED):
+    if not _words(names[1]).isdisjoint(SMOOTHED):
         notes.append(f"{names[1]} was smoothed before it was logged, and so lags behind.")
     return curves, names[0], names[1], notes
 
