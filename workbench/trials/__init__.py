@@ -1,6 +1,7 @@
 """Many runs: grids of them, and trials, which compare methods with each at its best."""
 
+from workbench.trials.compare import Comparison, compare, seeds_needed
 from workbench.trials.grids import sweep
 from workbench.trials.trial import Trial, trial
 
-__all__ = ["Trial", "sweep", "trial"]
+__all__ = ["Comparison", "Trial", "compare", "seeds_needed", "sweep", "trial"]
