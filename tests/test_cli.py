@@ -225,6 +225,8 @@ def test_an_interrupt_is_130_and_the_run_goes_on(tmp_path):
         (["show", CBS, "--out", "x.svg"], "--out shows one method"),
         (["compare", SEEDS], "all are runs of tiny-grpo"),
         (["compare", CBS, "--baseline", "ppo"], "baseline='ppo'"),
+        (["compare", CBS, "--x", "parsecs"], "x='parsecs'"),
+        (["compare", "nowhere", "neither"], "path='nowhere': there is no such file or directory"),
         (["compare", CBS, "--x", "round", "--budget", "1000"], "was last evaluated at 240 round"),
         (["resume", "nowhere", "--rounds", "3"], "nowhere: no record here"),
         (["resume", f"{SEEDS}/seed-0", "--rounds", "300"], "it can be read, but"),
@@ -245,7 +247,7 @@ def test_usage_errors_are_typers():
     result = invoke("quickstart", "--rounds", "0")
     assert result.exit_code == 2
     assert "--rounds" in result.output
-    for wrong in (["compare", CBS, "--x", "parsecs"], ["comparr"], ["show"], ["resume"]):
+    for wrong in (["compare", CBS, "--budget", "-1"], ["comparr"], ["show"], ["resume"]):
         assert invoke(*wrong).exit_code == 2
 
 
@@ -326,6 +328,20 @@ def test_compare_prints_a_table_or_json_and_draws(tmp_path):
     assert other.exit_code == 0
     assert "minus grpo-round" in other.output
     assert "at 6,400 rollouts" in other.output
+
+
+def test_compare_counts_rollouts_unless_told_otherwise():
+    told = json.loads(invoke("compare", f"{CBS}/grpo-full", f"{CBS}/grpo-round", "--json").stdout)
+    assert told["x"] == "rollouts"
+
+
+def test_runs_lists_sorts_and_filters():
+    told = json.loads(invoke("runs", CBS, "--sort=-accuracy", "--json").stdout)["runs"]
+    accuracies = [row["accuracy"] for row in told]
+    assert len(told) > 8 and accuracies == sorted(accuracies, reverse=True)
+    some = json.loads(invoke("runs", CBS, "--where", "seed=3", "--json").stdout)["runs"]
+    assert {row["seed"] for row in some} == {3}
+    assert "--sort='speed'" in only_line(invoke("runs", CBS, "--sort", "speed"))
 
 
 def test_compare_says_the_samples_of_an_accuracy():

@@ -31,11 +31,13 @@ _NAMES = {
     "Rollouts": "rollouts",
     "Run": "run",
     "check": "trials.check",
+    "compare": "trials.compare",
     "grpo_step": "grpo",
     "load": "records",
     "load_all": "analysis.runs",
     "profile": "trials.profile",
     "push_to_hub": "reports.hub",
+    "seeds_needed": "trials.compare",
     "trial": "trials.trial",
 }
 

@@ -4,6 +4,7 @@ There is one method for one kind of quantity, here and in every table and figure
 
     a mean over seeds                    Student's interval
     a difference of two arms             Student's interval of the differences, seed by seed
+    the same without common seeds        Welch's interval
     a ratio of two arms                  the same on the log scale
     the same with censored runs          signed ranks, from twelve seeds on
 
@@ -14,9 +15,10 @@ says what other seeds would give on these problems, and nothing about other prob
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import optimize, stats
@@ -329,6 +331,77 @@ def mean_interval(values: Any, level: float = LEVEL) -> tuple[float, float]:
         return float(values.mean()), float("nan")
     error = values.std(ddof=1) / np.sqrt(len(values))
     return float(values.mean()), float(stats.t.ppf(0.5 + level / 2, len(values) - 1) * error)
+
+
+class Unpaired(NamedTuple):
+    """A difference, or a ratio, of two arms without common seeds; see `welch`."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+
+
+def welch(
+    arm: Any,
+    baseline: Any,
+    *,
+    scale: str = "linear",
+    stopped: Sequence[int] = (0, 0),
+    level: float = LEVEL,
+) -> Unpaired:
+    """The difference of two arms without common seeds, with Welch's interval and test.
+
+    Parameters
+    ----------
+    arm, baseline : (n,) and (m,) numbers
+    scale : {"linear", "ratio"}
+        On the scale "ratio" the arm's geometric mean over the baseline's, which is tested for 1.
+    stopped : two int
+        How many values of each arm are only lower bounds. They count as in `Measurement`.
+    level : float
+        Probability of the interval.
+
+    Returns
+    -------
+    Unpaired
+        The interval and p are NaN where an arm has fewer than two values.
+
+    References
+    ----------
+    B. L. Welch, The generalization of Student's problem when several different population variances
+    are involved, 1947.
+
+    Examples
+    --------
+    >>> found = welch([3, 4, 5], [1, 2, 3])
+    >>> found.value, round(found.low, 2), round(found.p, 3)
+    (2.0, -0.27, 0.07)
+    """
+    one_of("scale", scale, ("linear", "ratio"))
+    a, b = (np.asarray(values, dtype=np.float64) for values in (arm, baseline))
+    if scale == "ratio":
+        a, b = np.log(a), np.log(b)
+    difference = a.mean() - b.mean()
+    low = high = p = np.nan
+    if min(len(a), len(b)) > 1:
+        parts = np.array([a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)])
+        error = np.sqrt(parts.sum())
+        sizes = np.array([len(a), len(b)])
+        degrees = 1.0 if error == 0 else parts.sum() ** 2 / (parts**2 / (sizes - 1)).sum()
+        degrees -= sum(stopped)
+        half = stats.t.ppf(0.5 + level / 2, degrees) * error if degrees > 0 else np.inf
+        # A run that stopped may have needed any amount, so one end is not known.
+        low = -np.inf if stopped[1] else difference - half
+        high = np.inf if stopped[0] else difference + half
+        silent = degrees <= 0 or stopped[1 if difference >= 0 else 0]
+        p = 1.0 if silent or difference == 0 else 0.0
+        if p == 0 and error > 0:
+            p = float(2 * stats.t.sf(abs(difference) / error, degrees))
+    ends = (difference, low, high)
+    if scale == "ratio":
+        ends = tuple(np.exp(ends))
+    return Unpaired(*map(float, ends), float(p))
 
 
 def holm(p_values: Any) -> np.ndarray:

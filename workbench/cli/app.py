@@ -83,6 +83,7 @@ for command in (
     look.report,
     look.compare,
     look.pack,
+    look.runs,
     train.sweep,
     trial.trial,
     trial.ledger,

@@ -1,8 +1,9 @@
-"""The commands on records: show, report, pack and compare."""
+"""The commands on records: show, report, pack, runs and compare."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pathlib import PurePath
+from typing import Annotated
 
 from typer import Argument, Option
 
@@ -92,42 +93,116 @@ def pack(folder: Annotated[str, Argument(metavar="FOLDER")], json: Json = False)
     say(as_json({"packed": names}) if json else f"{folder}: {len(names)} runs, packed")
 
 
+def runs(
+    folder: Annotated[str, Argument(metavar="FOLDER")],
+    sort: Annotated[str, Option(metavar="COLUMN", help="Largest last; -COLUMN: first.")] = "path",
+    where: Annotated[
+        list[str], Option(metavar="COLUMN=TEXT", help="Only such runs. Repeatable.")
+    ] = [],  # noqa: B006
+    json: Json = False,
+) -> None:
+    """List the records in FOLDER: path, method, lab, seed, rounds, rollouts and accuracy.
+
+    \b
+    Examples:
+      python -m workbench runs runs
+      python -m workbench runs runs --where method=grpo --sort=-accuracy
+    """
+    import pandas as pd
+
+    from workbench.analysis.runs import load_all
+    from workbench.utils.validation import one_of
+
+    rows = []
+    for record in (each for group in load_all(folder).values() for each in group):
+        row = summaries.summary(record)
+        held_out = row.pop("held_out") or {"last": {}}
+        kept = {name: row[name] for name in ("path", "method", "lab", "seed", "rounds", "rollouts")}
+        rows.append({**kept, "accuracy": held_out["last"].get("accuracy")})
+    table = pd.DataFrame(rows)
+    for each in where:
+        column, _, text = each.partition("=")
+        one_of("--where", column, table.columns)
+        table = table[table[column].astype(str) == text]
+    column = sort.removeprefix("-")
+    one_of("--sort", column, table.columns)
+    table = table.sort_values(column, ascending=column == sort, kind="stable")
+    if json:
+        say(as_json({"runs": table.to_dict(orient="records")}))
+    else:
+        say(table.to_string(index=False) if len(table) else f"{folder}: no such run")
+
+
 def compare(
     paths: Annotated[list[str], Argument(metavar="A B...")],
     x: Annotated[
-        Literal["seconds", "flops", "rollouts", "round"],
-        Option(help="The cost that is made equal."),
-    ] = "seconds",
+        str | None,
+        Option(
+            help="The cost made equal. Of records rollouts, flops, tokens_sampled, round or "
+            "seconds; of other runs a column. Default: rollouts, or the step where none are logged."
+        ),
+    ] = None,
     y: Annotated[
-        Literal["accuracy", "greedy"],
-        Option(help="The held-out score, of sampled or of greedy answers."),
-    ] = "accuracy",
+        str | None,
+        Option(
+            help="The score: of records accuracy or greedy, of other runs a column. Default: "
+            "held-out accuracy, or the usual names of reward."
+        ),
+    ] = None,
     baseline: Annotated[
         str | None, Option(metavar="LABEL", help="Default: grpo, or else the first one.")
     ] = None,
     budget: Annotated[
         float | None, Option(min=0, help="Default: the most that every run reached.")
     ] = None,
+    target: Annotated[
+        float | None, Option(help="Of other runs: the score to which costs are compared.")
+    ] = None,
+    smooth: Annotated[int, Option(min=1, help="Of other runs: values of a moving mean.")] = 1,
+    tuned: Annotated[bool, Option("--tuned", help="Of other runs: all were tuned alike.")] = False,
+    width: Annotated[float, Option(min=1, help="Of other runs' figure, in inches.")] = 7.0,
     out: Figure = None,
     json: Json = False,
 ) -> None:
-    """Compare held-out accuracy at an equal cost, with intervals and paired differences.
+    """Compare runs at an equal cost, with intervals and differences.
 
     A and B are records, or directories with label/seed-0, label/seed-1, ...; records that differ in
-    the seed alone are one method's seeds.
+    the seed alone are one method's seeds. Runs of other trainers are TRL or transformers output
+    directories, TensorBoard events, offline W&B runs, verl's metric files, or tables; LABEL=PATH
+    names an arm, and may be repeated for its runs.
 
     \b
     Examples:
       python -m workbench compare runs/grpo runs/knapsack --x rollouts
       python -m workbench compare data/runs/head-to-head --x flops --baseline grpo --out methods.svg
       python -m workbench compare runs/grpo runs/knapsack --json
+      python -m workbench compare mine=out/a-0 mine=out/a-1 theirs=out/b --y reward --out figure.pdf
     """
     from workbench.analysis import comparisons
     from workbench.analysis.curves import UNITS
     from workbench.cli import pictures
     from workbench.plots import curves
+    from workbench.records import record_paths
     from workbench.reports.tables import compared, default_baseline
+    from workbench.utils.validation import one_of
 
+    if not all(record_paths(path) for path in paths):
+        from workbench.trials.compare import compare as compare_runs
+
+        arms: dict[str, list[str]] = {}
+        for path in paths:
+            label, _, place = path.rpartition("=")
+            arms.setdefault(label or PurePath(path).name, []).append(place)
+        found = compare_runs(
+            arms, x=x, y=y, target=target, baseline=baseline, smooth=smooth, tuned=tuned
+        )
+        written = None if out is None else pictures.save(found.plot(width=width).figure, out)
+        rows = found.table.to_dict(orient="records")
+        told = {"x": found.x, "y": found.y, "budget": found.budget, "notes": list(found.notes)}
+        say(as_json({**told, "arms": rows, "figure": written}) if json else f"{found}")
+        return
+    x, y = x or "rollouts", y or "accuracy"
+    one_of("x", x, UNITS)
     groups = comparisons.load_all(*paths)
     if len(groups) < 2:
         raise ValueError(f"all are runs of {next(iter(groups))}; at least two methods are needed")

@@ -4,6 +4,7 @@
 
 from workbench.plots.curves import accuracy_by_level as accuracy_by_level
 from workbench.plots.curves import by_level as by_level
+from workbench.plots.curves import compared as compared
 from workbench.plots.curves import learning_curve as learning_curve
 from workbench.plots.curves import overview as overview
 from workbench.plots.curves import sampled_and_greedy as sampled_and_greedy

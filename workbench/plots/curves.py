@@ -9,7 +9,7 @@ show one method's seeds refuse records of several.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,15 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from workbench.analysis.curves import comparable, evaluations, name_of, scores, spent
+from workbench.analysis.curves import (
+    Curve,
+    Unit,
+    comparable,
+    evaluations,
+    name_of,
+    scores,
+    spent,
+)
 from workbench.analysis.intervals import mean_interval
 from workbench.analysis.runs import arms, one_setting
 from workbench.plots.style import (
@@ -54,6 +62,7 @@ def learning_curve(
     y: str = "accuracy",
     smooth: int = 1,
     until: float | str | None = None,
+    palette: Any = None,
     **frame: Any,
 ) -> Axes:
     """y against x, a line for each setting, with an interval over its seeds.
@@ -71,6 +80,8 @@ def learning_curve(
         Rounds of a moving mean, for columns of the rounds table.
     until : number or "common", optional
         Where curves end: a value of x, or where the first of them does.
+    palette : dict from label to colour, or list of colours, optional
+        Of lines, bands and legend. Labels that a dict leaves out keep the colours of the house.
     frame
         As for `style.framed`. Curves that are on the Axes already keep their colours.
 
@@ -88,7 +99,7 @@ def learning_curve(
     with framed(**{**labels, **frame}) as ax:
         # New lines look unlike those that earlier calls have drawn.
         drawn = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
-        styles = looks(groups, taken=[line.get_color() for line in drawn])
+        styles = looks(groups, taken=[line.get_color() for line in drawn], palette=palette)
         curves = {}
         for label, group in groups.items():
             curves[label] = [curve(record, x, y, smooth) for record in group]
@@ -100,6 +111,31 @@ def learning_curve(
         short_numbers(ax, x)
         if is_held_out(y) or y in SHARES:
             _end_at_0_and_1(ax)
+    return ax
+
+
+def compared(
+    curves: Mapping[str, Sequence[Curve]], unit: Unit, *, palette: Any = None, **frame: Any
+) -> Axes:
+    """The curves of a comparison: a line an arm, with an interval over its runs.
+
+    Parameters
+    ----------
+    curves : dict from label to list of Curve
+        Such as `wb.compare(...).curves`.
+    unit : curves.Unit
+        What x counts.
+    palette
+        As for `learning_curve`.
+    frame
+        As for `style.framed`.
+    """
+    with framed(**{"xlabel": AXIS_LABELS.get(unit.name, plain(unit.name)), **frame}) as ax:
+        styles = looks(curves, palette=palette)
+        for label, group in curves.items():
+            text = f"{plain(label)} ({seeds([len(group)])})"
+            band(ax, [(one.places(unit), one.scores) for one in group], text, styles[label])
+        short_numbers(ax, "round" if unit.name == "step" else unit)
     return ax
 
 

@@ -29,7 +29,7 @@ import seaborn as sns
 from matplotlib import rc_params_from_file
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.colors import same_color
+from matplotlib.colors import is_color_like, same_color
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -37,8 +37,11 @@ from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, MaxNLocator
 from scipy.optimize import isotonic_regression
 
+from workbench.utils.validation import brief, one_of
+
 WIDTH = 7.0  # inches
 HEIGHT = 3.6
+NARROW = 5.0  # inches, below which a legend has no room beside the axes
 LABEL_GAP = 0.075  # of the height of the axes, between labels at the ends of lines
 TITLE_LETTERS = 72  # in a line of the title of a whole figure
 
@@ -112,7 +115,7 @@ def new_axes(height: float = HEIGHT, width: float = WIDTH) -> Axes:
     return plt.subplots(figsize=(width, height), layout="constrained")[1]
 
 
-def looks(labels: Iterable[str], taken: Iterable[str] = ()) -> dict[str, Look]:
+def looks(labels: Iterable[str], taken: Iterable[str] = (), palette: Any = None) -> dict[str, Look]:
     """Colour, dash and marker of every label, the same in every figure.
 
     A label that begins with the name of a method has its colour; the second and later settings of
@@ -124,6 +127,8 @@ def looks(labels: Iterable[str], taken: Iterable[str] = ()) -> dict[str, Look]:
         In the order in which they are drawn.
     taken : colours
         Of lines that are on the same Axes already.
+    palette : dict from label to colour, or list of colours, optional
+        Colours of your own, those of a list in the order of the labels.
 
     Returns
     -------
@@ -139,6 +144,13 @@ def looks(labels: Iterable[str], taken: Iterable[str] = ()) -> dict[str, Look]:
     """
     labels = list(labels)
     own = {label: _method_colour(label) for label in labels}
+    if palette is not None:
+        given = palette if isinstance(palette, Mapping) else dict(zip(labels, palette))
+        for label, colour in given.items():
+            one_of("palette", label, labels)
+            if not is_color_like(colour):
+                raise ValueError(f"palette={brief(colour)}: a colour of Matplotlib is needed")
+        own |= given
     used = Counter(taken)
     # Labels that are no method must not look like one that is in the same figure. Where all
     # colours are taken, some have to be used twice.
@@ -155,15 +167,17 @@ def looks(labels: Iterable[str], taken: Iterable[str] = ()) -> dict[str, Look]:
 
 
 @contextmanager
-def framed(ax: Axes | None = None, *, height: float = HEIGHT, **texts: Any) -> Iterator[Axes]:
+def framed(
+    ax: Axes | None = None, *, height: float = HEIGHT, width: float = WIDTH, **texts: Any
+) -> Iterator[Axes]:
     """Axes to draw on in the house style; title, labels and legend are set when all is drawn.
 
     Parameters
     ----------
     ax : Axes, optional
-        New ones of this height by default.
-    height : float
-        In inches.
+        New ones of this height and width by default.
+    height, width : float
+        In inches. A column of a paper is often 3.25 wide.
     texts
         title, xlabel, ylabel and legend, as for `finish`.
 
@@ -172,7 +186,7 @@ def framed(ax: Axes | None = None, *, height: float = HEIGHT, **texts: Any) -> I
     Axes
     """
     with style():
-        ax = ax or new_axes(height)
+        ax = ax or new_axes(height, width)
         yield ax
         finish(ax, **texts)
 
@@ -193,12 +207,18 @@ def finish(
     title, xlabel, ylabel : str, optional
         None leaves what is there.
     legend : {"outside", "above", "direct", None}
-        Beside the axes, above them, as labels at the ends of the lines, or none.
+        Beside the axes (below them in a figure of less than 5 inches), above them, as labels at the
+        ends of the lines, or none.
     """
     texts = {"title": title, "xlabel": xlabel, "ylabel": ylabel}
     ax.set(**{name: text for name, text in texts.items() if text is not None})
     if legend == "direct":
         label_ends(ax)
+    elif legend == "outside" and ax.figure.get_figwidth() < NARROW:
+        # Beside narrow axes it would leave no room for them, and without a layout be cut off.
+        ax.figure.set_layout_engine("constrained")
+        handles = ax.get_legend_handles_labels()
+        ax.figure.legend(*handles, loc="outside lower left", frameon=False)
     elif legend == "outside":
         ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     elif legend == "above":

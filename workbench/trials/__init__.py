@@ -1,7 +1,8 @@
 """Many runs: grids of them, and trials, which compare methods with each at its best."""
 
+from workbench.trials.compare import Comparison, compare, seeds_needed
 from workbench.trials.grids import sweep
 from workbench.trials.ledger import Ledger
 from workbench.trials.trial import Trial, trial
 
-__all__ = ["Ledger", "Trial", "sweep", "trial"]
+__all__ = ["Comparison", "Ledger", "Trial", "compare", "seeds_needed", "sweep", "trial"]

@@ -92,6 +92,10 @@ class Answer:
         its ceiling.
     steps : tuple of Step
         What would decide it where it ended open, see `workbench.trials.further`.
+    goal : str
+        The target in words; empty for one in percent.
+    baseline_seeds : int or None
+        Runs of the baseline where they are no pairs; None where they are.
     """
 
     arm: str
@@ -116,12 +120,14 @@ class Answer:
     break_even: cost.BreakEven | None
     baseline: str
     arms: int
-    deviation: float
-    early: bool
-    ahead: float
-    forecast: Forecast
-    baseline_forecast: Forecast
-    steps: tuple[Step, ...]
+    deviation: float = np.nan
+    early: bool = False
+    ahead: float = np.nan
+    forecast: Forecast | None = None
+    baseline_forecast: Forecast | None = None
+    steps: tuple[Step, ...] = ()
+    goal: str = ""
+    baseline_seeds: int | None = None
 
     def __str__(self) -> str:
         return sentence(self)
@@ -301,8 +307,12 @@ def sentence(answer: Answer) -> str:
         five)."
     """
     arm, baseline, n = answer.arm, answer.baseline, answer.seeds
-    goal = f"{100 * answer.target:.3g} %"
+    goal = answer.goal or f"{100 * answer.target:.3g} %"
     seeds = "1 seed" if n == 1 else f"{n} seeds"
+    others = n
+    if answer.baseline_seeds is not None:
+        others = answer.baseline_seeds
+        seeds = f"{n} and {others} runs"
     if n == 0:
         return f"{arm}: no run has the same seed as one of {baseline} yet."
     if answer.reached + answer.baseline_reached == 0:
@@ -312,9 +322,9 @@ def sentence(answer: Answer) -> str:
         )
     needs = "needs"
     # One pair has no interval: its ends are NaN, and its ratio may be a bound all the same.
-    if answer.reached < n == answer.baseline_reached and not answer.high < np.inf:
+    if answer.reached < n and answer.baseline_reached == others and not answer.high < np.inf:
         needs = "needs at least"
-    if answer.baseline_reached < n == answer.reached and not answer.low > 0:
+    if answer.baseline_reached < others and answer.reached == n and not answer.low > 0:
         needs = "needs at most"
     # Ratios without the zero before the point, which is the same in nearly all of them.
     ratio = re.sub(r"\b0\.", ".", ratio_text(answer.ratio, answer.low, answer.high))
@@ -325,7 +335,7 @@ def sentence(answer: Answer) -> str:
     if None not in rates:
         texts = dict.fromkeys(f"{rate:.3g}" for rate in rates)
         notes.append("both tuned: " + " and ".join(texts))
-    if answer.reached + answer.baseline_reached < 2 * n:
+    if answer.reached + answer.baseline_reached < n + others:
         notes.append(
             f"{answer.reached} of {n} runs reached it, of {baseline} {answer.baseline_reached}"
         )
@@ -396,6 +406,8 @@ def _remarks(answer: Answer) -> list[str]:
 def _ahead(answer: Answer) -> list[str]:
     """Where arm and baseline will be when they train on, and where they end."""
     mine, other = answer.forecast, answer.baseline_forecast
+    if mine is None or other is None:
+        return []
     for label, made in ((answer.arm, mine), (answer.baseline, other)):
         if made.why:
             return [f"no forecast of {label}: {made.why}"]

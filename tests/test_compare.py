@@ -1,0 +1,357 @@
+"""Runs of any trainer: the readers of their logs, the answers, and what bad logs are told."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import trl
+from scipy import stats
+from trl_cases import dataset, trainer
+
+import workbench as wb
+from workbench.analysis.intervals import welch
+from workbench.analysis.sources import logs
+
+CBS = Path(__file__).parents[1] / "data/runs/cbs"
+
+
+def csv(path, values, steps=None, **columns):
+    steps = range(1, len(values) + 1) if steps is None else steps
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame({"step": steps, "reward": values, **columns}).to_csv(path, index=False)
+    return path
+
+
+def verl(path, values):
+    """The format of verl's file logger: a step and its metrics a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [
+        {"step": step, "data": {"critic/score/mean": value, "actor/lr": 1e-6}}
+        for step, value in enumerate(values, 1)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def arm(folder, name, ends, seeds=None, write=csv, suffix="csv"):
+    """Runs that rise in a straight line to their ends."""
+    seeds = range(len(ends)) if seeds is None else seeds
+    for seed, end in zip(seeds, ends):
+        write(folder / name / f"seed-{seed}.{suffix}", np.linspace(0.1, end, 11))
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """One tiny run by TRL, with TensorBoard events and completions."""
+    folder = tmp_path_factory.mktemp("trl") / "seed-5"
+    one = trainer(
+        folder,
+        make=trl.GRPOTrainer,
+        data=dataset(8, levels=(2, 3)),
+        max_steps=4,
+        seed=5,
+        report_to=["tensorboard"],
+        log_completions=True,
+        num_completions_to_print=0,
+    )
+    one.train()
+    one.save_state()
+    return folder, [row["reward"] for row in one.state.log_history if "reward" in row]
+
+
+# Readers
+
+
+def test_a_directory_of_trl_gives_rewards_rollouts_and_the_rate(trained):
+    folder, rewards = trained
+    [log] = logs(folder)
+    assert [row["reward"] for row in log.rows] == rewards
+    assert [row["rollouts"] for row in log.rows] == [16, 32, 48, 64]
+    assert (log.seed, log.rate) == (5, 1e-3)
+
+
+def test_completions_alone_say_the_rewards(trained, tmp_path):
+    folder, rewards = trained
+    shutil.copytree(folder / "completions", tmp_path / "run" / "completions")
+    [log] = logs(tmp_path / "run")
+    assert [row["reward"] for row in log.rows] == pytest.approx(rewards)
+
+
+def test_events_of_tensorboard_say_what_the_state_says(trained, tmp_path):
+    folder, rewards = trained
+    [events] = folder.rglob("*.tfevents.*")
+    [log] = logs(events.parent)
+    assert log.source == "TensorBoard events"
+    logged = [row["train/reward"] for row in log.rows if "train/reward" in row]
+    assert logged == pytest.approx(rewards)
+    table = wb.compare(
+        {"state": folder, "events": events.parent},
+        x="step",
+        y={"state": "reward", "events": "train/reward"},
+    ).table
+    assert table["difference"].tolist() == pytest.approx([0.0], abs=1e-6)
+
+
+def test_an_unfinished_run_is_said_to_be_going_on(trained, tmp_path):
+    folder, _ = trained
+    shutil.copytree(folder, tmp_path / "run")
+    state = json.loads((folder / "trainer_state.json").read_text())
+    state["max_steps"] = 400
+    (tmp_path / "run" / "trainer_state.json").write_text(json.dumps(state))
+    [log] = logs(tmp_path / "run")
+    assert "at step 4 of 400" in log.notes[0]
+
+
+def test_an_offline_run_of_wandb(tmp_path):
+    wandb = pytest.importorskip("wandb")
+    run = wandb.init(mode="offline", dir=tmp_path, config={"seed": 3, "learning_rate": 1e-6})
+    for step in range(6):
+        run.log({"reward": step / 10})
+    run.finish()
+    [file] = tmp_path.rglob("*.wandb")
+    [log] = logs(file.parent)
+    assert [row["reward"] for row in log.rows] == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
+    assert (log.seed, log.rate) == (3, 1e-6)
+    cut = tmp_path / "cut.wandb"
+    cut.write_bytes(file.read_bytes()[:-300])
+    assert "it has no end" in logs(cut)[0].notes[0]
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "json", "jsonl", "parquet"])
+def test_tables_of_step_and_value(tmp_path, kind):
+    table = pd.DataFrame({"global_step": [1, 2, 3], "eval/accuracy": [0.1, 0.2, 0.3]})
+    path = tmp_path / f"run-seed_4.{kind}"
+    if kind == "parquet":
+        table.to_parquet(path)
+    elif kind.startswith("json"):
+        table.to_json(path, orient="records", lines=kind == "jsonl")
+    else:
+        table.to_csv(path, sep="\t" if kind == "tsv" else ",", index=False)
+    [log] = logs(path)
+    assert (log.columns, log.seed) == (["global_step", "eval/accuracy"], 4)
+    assert [row["eval/accuracy"] for row in log.rows] == [0.1, 0.2, 0.3]
+
+
+def test_metrics_of_verl_and_a_last_line_that_is_being_written(tmp_path):
+    path = verl(tmp_path / "a.jsonl", [0.1, 0.2, 0.3])
+    path.write_text(path.read_text() + '{"step": 4, "da')
+    [log] = logs(path)
+    assert [row["critic/score/mean"] for row in log.rows] == [0.1, 0.2, 0.3]
+    assert log.rate == 1e-6
+    assert "unfinished" in log.notes[0]
+
+
+def test_records_agree_with_the_comparison_of_records():
+    from workbench.analysis import comparisons
+
+    groups = comparisons.load_all(CBS / "grpo-full", CBS / "grpo-round")
+    expected = comparisons.at_budget(groups, "rollouts", baseline="grpo-full").loc["grpo-round"]
+    found = wb.compare({name: CBS / name for name in groups}, baseline="grpo-full")
+    assert (found.x, found.y) == ("rollouts", "accuracy")
+    [row] = found.table.to_dict("records")
+    assert row["paired"] and row["seeds"] == expected["pairs"]
+    names = {"difference": "difference", "difference_low": "low", "difference_high": "high"}
+    for mine, theirs in names.items():
+        assert row[mine] == pytest.approx(expected[theirs])
+
+
+# Answers
+
+
+def test_unpaired_arms_have_the_interval_of_welch(tmp_path):
+    a, b = [0.5, 0.55, 0.6, 0.52], [0.7, 0.8, 0.72]
+    found = wb.compare({"a": arm(tmp_path, "a", a), "b": arm(tmp_path, "b", b, (7, 8, 9))})
+    expected = stats.ttest_ind(b, a, equal_var=False)
+    low, high = expected.confidence_interval()
+    [row] = found.table.to_dict("records")
+    assert not row["paired"] and row["verdict"] == "better"
+    assert [row["p"], row["difference_low"], row["difference_high"]] == pytest.approx(
+        [expected.pvalue, low, high]
+    )
+    assert "3 and 4 runs, Welch" in row["sentence"]
+    ratio = welch(b, a, scale="ratio")
+    by_logs = stats.ttest_ind(np.log(b), np.log(a), equal_var=False)
+    assert ratio.p == pytest.approx(by_logs.pvalue)
+    assert [ratio.low, ratio.high] == pytest.approx(np.exp(by_logs.confidence_interval()))
+
+
+def test_a_run_that_stopped_leaves_its_end_open():
+    assert welch([10, 11, 12], [1, 1.1, 1.2], scale="ratio", stopped=(1, 0)).high == np.inf
+    assert welch([10, 11, 12], [1, 1.1, 1.2], scale="ratio", stopped=(1, 0)).p < 0.05
+    assert welch([10, 11, 12], [1, 1.1, 1.2], scale="ratio", stopped=(0, 1)).p == 1
+
+
+def test_seeds_that_both_have_are_paired_and_holm_counts_the_arms(tmp_path):
+    base = np.array([0.5, 0.6, 0.7, 0.8])
+    arms = {
+        "base": arm(tmp_path, "base", base),
+        "up": arm(tmp_path, "up", base + np.array([0.05, 0.06, 0.05, 0.06])),
+        "none": arm(tmp_path, "none", base + np.array([0.05, -0.05, 0.04, -0.05])),
+    }
+    table = wb.compare(arms).table.set_index("arm")
+    assert table["paired"].all()
+    assert table["verdict"].tolist() == ["better", "open"]
+    assert table.loc["up", "p_holm"] == pytest.approx(2 * table.loc["up", "p"])
+    assert "after correction for 2 arms" in table.loc["up", "sentence"]
+
+
+def test_the_cost_to_a_target_decides_where_there_is_one(tmp_path):
+    slow = arm(tmp_path, "slow", [0.6, 0.61, 0.62, 0.6])
+    fast = arm(tmp_path, "fast", [1.1, 1.13, 1.12, 1.1])
+    found = wb.compare({"slow": slow, "fast": fast}, target=0.5)
+    [row] = found.table.to_dict("records")
+    assert row["verdict"] == "better" and row["high"] < 0.6
+    assert row["sentence"].startswith("fast needs .5")
+    assert "step to reach 0.5 of reward (4 seeds)" in row["sentence"]
+    with pytest.raises(ValueError, match=r"target=0.05: a run of reward begins there already"):
+        wb.compare({"slow": slow, "fast": fast}, target=0.05)
+
+
+def test_less_of_a_loss_is_better(tmp_path):
+    arms = {"a": [0.5, 0.52, 0.51], "b": [0.3, 0.31, 0.3]}
+    for name, ends in arms.items():
+        for seed, end in enumerate(ends):
+            csv(tmp_path / name / f"seed-{seed}.csv", [1] * 5, eval_loss=np.linspace(2, end, 5))
+    runs = {name: tmp_path / name for name in arms}
+    found = wb.compare(runs, y="eval_loss", target=1.0)
+    assert found.table["verdict"].tolist() == ["better"]
+    assert "Less of eval_loss counts as better." in found.notes
+    turned = wb.compare(runs, y="eval_loss", less_is_better=False)
+    assert turned.table["verdict"].tolist() == ["worse"]
+
+
+def test_one_run_each_says_nothing_and_how_many_seeds_would(tmp_path):
+    runs = {name: csv(tmp_path / f"{name}.csv", [0.1, end]) for name, end in (("a", 1), ("b", 9))}
+    [row] = wb.compare(runs).table.to_dict("records")
+    assert row["verdict"] == "open" and np.isnan(row["p"])
+    assert "a have one run each: nothing can be said" in row["sentence"]
+    assert "seeds of each find a change of 10 %" in row["sentence"]
+
+
+def test_seeds_needed_find_the_change_four_times_out_of_five(tmp_path):
+    ends = [0.5, 0.55, 0.6, 0.52, 0.58]
+    table = wb.seeds_needed(arm(tmp_path, "a", ends))
+    spread = np.std(ends, ddof=1) / np.mean(ends)
+    assert table["spread"].tolist() == pytest.approx([spread] * 3)
+    assert table["seeds"].is_monotonic_decreasing and table.index.tolist() == [5, 10, 20]
+    n = int(table.loc[10, "seeds"])
+    rng = np.random.default_rng(0)
+    a, b = rng.normal([[1], [1.1]], spread, (4000, 2, n)).transpose(1, 0, 2)
+    found = (stats.ttest_ind(b, a, axis=1, equal_var=False).pvalue < 0.05).mean()
+    assert 0.78 < found < 0.93
+    with pytest.raises(ValueError, match="a spread needs at least two"):
+        wb.seeds_needed(csv(tmp_path / "one.csv", [0.1, 0.2]))
+
+
+# What logs have, and what is said of it
+
+
+def test_what_was_mended_is_said(tmp_path):
+    restarted = csv(tmp_path / "a.csv", [0.1, 0.2, 0.9, 0.2, 0.3], steps=[1, 2, 3, 2, 3])
+    broken = csv(tmp_path / "b.csv", [0.1, np.nan, 0.3, np.inf], steps=[2, 4, 6, 8])
+    found = wb.compare({"a": restarted, "b": broken})
+    text = str(found)
+    assert found.curves["a"][0].scores.tolist() == [0.1, 0.2, 0.3]
+    assert found.budget == 3
+    for said in (
+        *("step goes back 1 times", "2 of 4 values of reward are no finite number"),
+        *("the last one among them", "Runs logged every 1, 4 step", "where", "a.csv ended"),
+        *("tuned alike", "Steps count as equal"),
+    ):
+        assert said in text
+    assert "tuned alike" not in str(wb.compare({"a": restarted, "b": broken}, tuned=True))
+    assert "means of 2 logged values" in str(wb.compare([restarted, broken], smooth=2))
+
+
+def test_bad_runs_are_one_sentence(tmp_path):
+    good = csv(tmp_path / "good.csv", [0.1, 0.2])
+    other = csv(tmp_path / "other.csv", [0.1, 0.2]).rename(tmp_path / "x.csv")
+    other.write_text("step,mean_return\n1,0.1\n2,0.2\n")
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    header = tmp_path / "header.csv"
+    header.write_text("step,reward\n")
+    damaged = tmp_path / "damaged.parquet"
+    damaged.write_bytes(b"PAR1 nothing")
+    half = verl(tmp_path / "half.jsonl", [0.1, 0.2])
+    half.write_text("{" + half.read_text())
+    state = tmp_path / "run" / "trainer_state.json"
+    state.parent.mkdir()
+    state.write_text('{"global_step": 3')
+    note = tmp_path / "note.txt"
+    note.write_text("hello")
+    for bad, message in (
+        (other, "no usual name that all runs have"),
+        (empty, "the log is empty"),
+        (header, "the log is empty"),
+        (damaged, "damaged, it cannot be read as table"),
+        (half, "line 1 is no JSON object"),
+        (state.parent, "damaged, it cannot be read as TRL"),
+        (note, "no log of a run is there"),
+        (tmp_path / "none", "there is no such file or directory"),
+        (csv(tmp_path / "nan.csv", [np.nan, np.nan]), "0 finite values of 'reward'"),
+        (csv(tmp_path / "late.csv", [0.1, 0.2], steps=[7, 8]), "before another run began"),
+        (good, "given twice"),
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            wb.compare({"good": good, "bad": bad})
+        assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match=r"y='rewards'.*did you mean 'reward'"):
+        wb.compare({"good": good, "bad": other}, y="rewards")
+    with pytest.raises(ValueError, match="at least two arms"):
+        wb.compare({"good": good})
+
+
+# Pictures
+
+
+@pytest.mark.parametrize("source", ["csv", "verl", "record"])
+def test_a_figure_for_a_paper_has_nothing_cut_off(tmp_path, source):
+    if source == "record":
+        runs = {name: CBS / name for name in ("grpo-full", "grpo-round")}
+    else:
+        write, suffix = (csv, "csv") if source == "csv" else (verl, "jsonl")
+        names = ("ours, with a long name", "theirs")
+        runs = {n: arm(tmp_path, n, [0.5, 0.6], write=write, suffix=suffix) for n in names}
+    found = wb.compare(runs)
+    colours = dict(zip(runs, ("#123456", "#654321")))
+    ax = found.plot(width=3.25, height=2.6, palette=colours)
+    ax.figure.savefig(tmp_path / "figure.pdf")
+    assert ax.figure.get_figwidth() == 3.25
+    box = ax.figure.get_tightbbox()
+    assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= 3.25 and box.y1 <= 2.6
+    lines = [line.get_color() for line in ax.lines if not line.get_label().startswith("_")]
+    legend = [line.get_color() for line in ax.figure.legends[0].get_lines()]
+    assert lines == legend == list(colours.values())
+    with pytest.raises(ValueError, match="palette='purpleish'"):
+        found.plot(palette=["purpleish"])
+
+
+# A known difference
+
+
+@pytest.mark.slow
+def test_other_seeds_differ_by_nothing_and_another_rate_by_much(tmp_path):
+    for name, first, rate in (("fast", 0, 1e-3), ("again", 4, 1e-3), ("slow", 0, 1e-7)):
+        for seed in range(first, first + 3):
+            one = trainer(
+                tmp_path / name / f"seed-{seed}",
+                make=trl.GRPOTrainer,
+                data=dataset(8, levels=(2, 3)),
+                seed=seed,
+                learning_rate=rate,
+                max_steps=16,
+                num_generations=8,
+                per_device_train_batch_size=64,
+                gradient_accumulation_steps=1,
+            )
+            one.train()
+            one.save_state()
+    found = wb.compare([tmp_path / name for name in ("fast", "again", "slow")], smooth=4)
+    table = found.table.set_index("arm")
+    assert table["verdict"].to_dict() == {"again": "open", "slow": "worse"}
+    assert table["paired"].to_dict() == {"again": False, "slow": True}

@@ -1,0 +1,81 @@
+"""Runs of any trainer, from what they have logged. Each kind of log is one file here.
+
+A file has `SOURCE`, its name in words; `fits(path)`, whether a path is such a log; and
+`read(path)`, which gives a `Log`. Whoever adds a kind adds a file and puts it into `SOURCES`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from workbench.analysis.sources import metrics, records, tables, tensorboard, transformers, wandb
+from workbench.analysis.sources.log import Log
+from workbench.records import record_paths
+from workbench.utils.validation import cause_of, check_size
+
+# A directory of TRL may have event files too, so the fuller log comes first.
+SOURCES = (records, transformers, wandb, tensorboard, metrics, tables)
+NEEDED = (
+    "a record, a TRL or transformers output directory, TensorBoard events, an offline W&B run, a "
+    ".jsonl of metrics (verl, OpenRLHF), or a .csv, .tsv, .json or .parquet table"
+)
+
+
+def logs(path: Any) -> list[Log]:
+    """The logs at a path, or those in its folders, such as seed-0, seed-1, ...
+
+    Parameters
+    ----------
+    path : path
+        Of one run, or of a folder of runs.
+
+    Returns
+    -------
+    list of Log
+        At least one.
+
+    Raises
+    ------
+    ValueError
+        For a path without any log, and for a log that is damaged or empty.
+    """
+    path = Path(path)
+    inner = record_paths(path)
+    if not path.exists() and not inner:
+        raise ValueError(f"path={str(path)!r}: there is no such file or directory")
+    places = [path]
+    if inner or not _kind(path):
+        places = inner or (sorted(path.iterdir()) if path.is_dir() else [])
+    found = [_read(kind, each) for each in places if (kind := _kind(each))]
+    if not found:
+        raise ValueError(f"path={str(path)!r}: no log of a run is there; {NEEDED} is needed")
+    return found
+
+
+def _kind(path: Path) -> Any:
+    """The first source that fits a path, None where none does."""
+    return next((kind for kind in SOURCES if kind.fits(path)), None)
+
+
+def _read(kind: Any, path: Path) -> Log:
+    """One log, with the seed that its path names where the log itself names none."""
+    if path.is_file():
+        check_size(path)
+    try:
+        log: Log = kind.read(path)
+    except ImportError:
+        raise
+    except Exception as error:
+        # Parsers of JSON, CSV, parquet and event files have errors of many classes.
+        raise ValueError(
+            f"{path}: damaged, it cannot be read as {kind.SOURCE}: {cause_of(error)}"
+        ) from error
+    if not log.rows:
+        raise ValueError(f"{path}: the log is empty; nothing was logged yet")
+    named = re.search(r"(?:^|[^a-z])(?:seed|s)[-_=]?(\d+)(?!.*\d)", path.stem.lower())
+    if log.seed is None and named:
+        log.seed = int(named[1])
+        log.notes.append("its seed is taken from its name")
+    return log
