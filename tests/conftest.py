@@ -159,6 +159,8 @@ def at_small_scale(monkeypatch):
         if model != "path/or/hub-name":
             return make(model, problems, held_out, **options)
         options |= {"template": "{prompt}", "dtype": "float32", "device": "cpu"}
+        # The shipped model has 128 positions.
+        options.setdefault("sampling", wb.policies.Sampling(max_new_tokens=32))
         lab = make(shipped("models/early-small"), problems, held_out, **options)
         return replace(lab, held_out=None)
 
