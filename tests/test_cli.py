@@ -102,6 +102,7 @@ def test_run_prints_json_alone(tmp_path):
 def from_data(tmp_path):
     """The command `run` on a file of these rows, with the shipped model."""
     lab = ["--lab", "transformers", "--lab", "dtype=float32", "--lab", "device=cpu"]
+    lab += ["--lab", "sampling.max_new_tokens=24"]
     model = ["--model", shipped("models/tiny"), "--evaluate-every", 0, "--set", "n=2"]
 
     def command(rows, *columns, name="train.jsonl"):
