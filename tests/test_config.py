@@ -38,7 +38,12 @@ def test_settings_change_the_slots():
         return config.method(name, None, settings)
 
     assert made("cbs", **{"selector.scope": "round"}).selector == Scheduler(
-        scope="round", floor=0.2, entropy_least=0.1, scaled_from=500
+        scope="round",
+        floor=0.2,
+        entropy_least=0.1,
+        warmup=None,
+        decay=None,
+        learning_rate=None,
     )
     assert made("knapsack", **{"allocator.rates.kind": "epoch"}).allocator == Knapsack(
         rates=wb.allocators.SuccessRates("epoch")

@@ -202,9 +202,12 @@ def test_an_interrupt_while_a_process_starts_leaves_everything_in_order(tmp_path
         time.sleep(0.5)
         return send(*args)
 
+    # A shell that starts programs in the background has them pass interrupts over.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(reduction, "sendfds", interrupted)
         workers.start(case)
+    signal.signal(signal.SIGINT, before)
     server = forkserver._forkserver._forkserver_pid
     workers.stop()
     [(_, process)] = workers.running.values()

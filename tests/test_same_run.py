@@ -55,10 +55,8 @@ CHANGES = {
     "template": {"template": "Q: {prompt} A:"},
     "dtype": {"dtype": "bfloat16"},
     "rows": {"rows": 512},
-    "chunk": {"chunk": 16},
     "float32_head": {"float32_head": True},
     "gradient_checkpointing": {"gradient_checkpointing": True},
-    "revision": {"revision": "v2"},
     "sampling": {"sampling": Sampling(max_new_tokens=17)},
 }
 
@@ -89,7 +87,10 @@ def changed_weights(folder):
 def test_other_weights_under_the_same_name_are_refused_before_a_round(tmp_path):
     model = tmp_path / "model"
     shutil.copytree(MODEL, model)
-    lab = wb.labs.transformers(str(model), wb.problems.from_rows(ROWS), lora={"r": 4})
+    short = Sampling(max_new_tokens=16)
+    lab = wb.labs.transformers(
+        str(model), wb.problems.from_rows(ROWS), lora={"r": 4}, sampling=short
+    )
     go(run(lab, tmp_path / "run"), 1)
     before = (tmp_path / "run" / "journal.jsonl").read_bytes()
     shutil.rmtree(model)
@@ -357,7 +358,7 @@ def test_a_flipped_bit_in_a_run_of_a_trial_is_named(made, tmp_path):
     content = bytearray(shelf.read_bytes())
     content[len(content) // 2] ^= 1
     shelf.write_bytes(content)
-    with pytest.raises(RecordError, match=f"{shelf.name}: .*it was changed"):
+    with pytest.warns(RecordWarning, match=f"{shelf.name}: .*it was changed.*made again"):
         trial(out).look()
 
 

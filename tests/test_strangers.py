@@ -380,7 +380,8 @@ def test_a_manifest_with_a_wrong_entry_is_refused_by_its_name(path, value, place
     ids=["lists", "objects", "deep", "digits", "surrogate", "text", "empty"],
 )
 def test_a_manifest_that_is_hardly_json_is_refused(text, place, records):
-    assert try_all(place, records / "ar3po", text) == ["RecordError"] * 3
+    # Beside others it is left out and named.
+    assert try_all(place, records / "ar3po", text) == ["RecordError", "ok", "RecordError"]
 
 
 @pytest.mark.parametrize(

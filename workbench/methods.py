@@ -646,9 +646,6 @@ def aero(
     )
 
 
-PLANNED = 500  # rounds of the schedule in table 4
-
-
 @method(paper="CBS (arXiv 2602.08499)", decides="selector")
 def cbs(
     base: str = "grpo",
@@ -705,19 +702,18 @@ def cbs(
     }
     one_of("base", base, bases)
     method, floor, least = bases[base]
+    # Without a plan the scheduler takes the length of the run.
+    schedule: dict[str, Any] = dict.fromkeys(("warmup", "decay", "learning_rate"))
     if planned is not None:
         whole_number("planned", planned, 1)
-    faster = 1 if planned is None else PLANNED / planned
+        faster = 500 / planned  # rounds of table 4
+        schedule = {
+            "warmup": round(50 / faster),
+            "decay": 0.008 * faster,
+            "learning_rate": 1e-4 * faster,
+        }
     scheduler = selectors.Scheduler(
-        p,
-        scope,
-        mini_batch,
-        floor=floor,
-        entropy_least=least,
-        warmup=round(50 / faster),
-        decay=0.008 * faster,
-        learning_rate=1e-4 * faster,
-        scaled_from=PLANNED if planned is None else None,
+        p, scope, mini_batch, floor=floor, entropy_least=least, **schedule
     )
     return method.but(
         name="cbs",

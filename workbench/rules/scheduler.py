@@ -50,7 +50,8 @@ SCOPES = ("group", "round", "buffer")
 SCALINGS = ("standard", "unit", "none")
 ORDERS = ("before", "after")
 CONSTANT_SPREAD = 1e-9  # relative spread below which a feature counts as constant
-LONGEST_SCALE = 10  # times as fast as it is meant to be, at most
+PLANNED = 500  # rounds of the schedule in table 4
+LONGEST_SCALE = 10  # times as fast as in table 4, at most
 
 
 # The paper's equations
@@ -422,17 +423,14 @@ class Scheduler(Slot):
         not fill a whole mini-batch are dropped (appendix D: 307 become 2 times 128); fewer than one
         mini-batch make one smaller step. None: all kept rows, split as the run says.
     warmup, start, decay, floor
-        See `epsilon`.
-    scaled_from : int, optional
-        Rounds of the run that `warmup`, `decay` and `learning_rate` are meant for. In a run of
-        another length, which is the one that it is asked for when it begins, exploration falls and
-        the network learns faster or slower by the same factor. None: they are taken as they are.
+        See `epsilon`. Without a warm-up or a decay they are those of table 4, scaled from its 500
+        rounds to the rounds that the run is asked for when it begins.
     ema : bool
         False: plain gains for rewards.
     alpha, order, entropy_weight, entropy_least
         See `round_reward`; entropy_weight=0 leaves the entropy out.
     learning_rate, optimizer, width, depth
-        See `Learner`.
+        See `Learner`. Without a rate it is that of table 4, scaled like the warm-up.
     scaling : str
         See `scaled`.
     scores : {"network", "random"}
@@ -447,22 +445,21 @@ class Scheduler(Slot):
     keep: Annotated[float, partial(number, above=0, high=100)] | None = None
     scope: Annotated[str, choice(*SCOPES)] = "group"
     mini_batch: Count | None = None
-    warmup: CountOrZero = 50
+    warmup: CountOrZero | None = 50
     start: Share = 1.0
-    decay: PositiveOrZero = 0.008
+    decay: PositiveOrZero | None = 0.008
     floor: Share = 0.2
     ema: Flag = True
     alpha: Share = 0.9
     order: Annotated[str, choice(*ORDERS)] = "before"
     entropy_weight: PositiveOrZero = 100.0
     entropy_least: PositiveOrZero = 0.1
-    learning_rate: Positive = 1e-4
+    learning_rate: Positive | None = 1e-4
     optimizer: Annotated[str, choice("adam", "sgd")] = "adam"
     width: Count = 64
     depth: Annotated[int, at_least(2)] = 3
     scaling: Annotated[str, choice(*SCALINGS)] = "standard"
     scores: Annotated[str, choice("network", "random")] = "network"
-    scaled_from: Count | None = None
 
     # What it has learnt: the network, the moving average of the gains, the round that waits for its
     # reward, and what the latest call measured.
@@ -471,9 +468,8 @@ class Scheduler(Slot):
     pending: dict | None = state_field()
     measured: dict = state_field(dict, saved=False)
     measured_in: int = state_field(int, saved=False)  # the round of that call
-    faster: float = state_field(float)  # the factor by which it is faster than planned, from 1 on
+    planned: int | None = state_field()  # rounds that the run was asked for when it began
 
-    later = ("scaled_from",)
     reads_verdict = False
 
     @property
@@ -503,8 +499,7 @@ class Scheduler(Slot):
         # on whether the run was resumed.
         rng = context.rng("selector")
         seed = int(rng.integers(2**63))
-        if not self.faster:
-            self.faster = self._factor(context.planned)
+        self.planned = self.planned or context.planned
         if self.learner is None:
             self.learner = self._new_learner(seed)
         table = features(rollouts, context.max_new_tokens)
@@ -518,8 +513,9 @@ class Scheduler(Slot):
             scores = rng.random(len(table))
         else:
             scores = self.learner.scores(inputs)
-        warmup = self.warm_up_of(context.planned)
-        chance = epsilon(number, warmup, self.start, self.decay * self.faster, self.floor)
+        decay = 0.008 * self._faster(self.planned) if self.decay is None else self.decay
+        warmup = self.warm_up_of(self.planned)
+        chance = epsilon(number, warmup, self.start, decay, self.floor)
         rows = self._pick(scores, rollouts, chance, rng)
 
         # What this round brings is known only when the next one has been sampled.
@@ -571,18 +567,18 @@ class Scheduler(Slot):
 
     def warm_up_of(self, planned: int | None) -> int:
         """Rounds that explore alone."""
-        return round(self.warmup / (self.faster or self._factor(planned)))
+        return round(50 / self._faster(planned)) if self.warmup is None else self.warmup
 
     def _new_learner(self, seed: int) -> Learner:
-        rate = self.learning_rate * self.faster
+        rate = self.learning_rate
+        if rate is None:
+            rate = 1e-4 * self._faster(self.planned)
         return Learner(seed, self.width, self.depth, rate, self.optimizer)
 
-    def _factor(self, planned: int | None) -> float:
-        """By how much everything is faster in a run of so many rounds; 1 where that is unknown."""
-        if self.scaled_from is None or planned is None:
-            return 1.0
+    def _faster(self, planned: int | None) -> float:
+        """How much faster than in table 4 everything is in a run of so many rounds."""
         # A loop that asks for one round after the other says nothing about the length of the run.
-        return self.scaled_from / max(planned, self.scaled_from // LONGEST_SCALE)
+        return PLANNED / max(planned or PLANNED, PLANNED // LONGEST_SCALE)
 
     def _learn(self, now: list[float] | None, number: int) -> dict[str, float]:
         """One step of the network on the round before, whose effect this round's rollouts show."""

@@ -22,6 +22,7 @@ import math
 import os
 import statistics
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ import pandas as pd
 from workbench.analysis.curves import Curve, each, read
 from workbench.analysis.sequential import ALPHA
 from workbench.labs import Lab
-from workbench.records import Record, damage_of, load, record_paths
+from workbench.records import Record, RecordWarning, damage_of, load, record_paths
 from workbench.records.files import read_ordinary, replacing
 from workbench.records.manifest import check_conditions
 from workbench.records.tables import reading
@@ -492,7 +493,9 @@ class Trial:
             # The fingerprint is that of method, lab, seed and all settings.
             if made.outcome["fingerprint"] == case.fingerprint():
                 # One that is damaged is as good as not made.
-                if made.finished and damage_of(made.record):
+                if made.finished and (damage := damage_of(made.record)):
+                    text = f"{damage}; {case.name} does not count, and is made again"
+                    warnings.warn(text, RecordWarning, stacklevel=2)
                     continue
                 try:
                     prepare(made)  # what the record says of itself decides
