@@ -282,15 +282,26 @@ def test_links_lead_somewhere(built):
 def test_every_public_module_has_a_page_with_its_names(built):
     # The modules of the first six have one. `trial` and the types of pools stand on other pages.
     without_page = {"analysis", "catalogue", "cli", "datasets", "utils", "verifiers", "pools"}
-    without_page |= {"trials.trial", "trials.compare", "trials.check"}
-    for page, name in {"trials": "compare", "problems": "Pool"}.items():
+    without_page |= {
+        "trials.trial",
+        "trials.compare",
+        "trials.check",
+        "trials.ledger",
+        "trials.profile",
+    }
+    for page, name in [
+        ("trials", "compare"),
+        ("trials", "Ledger"),
+        ("trials", "Profile"),
+        ("problems", "Pool"),
+    ]:
         text = (built / "api" / f"{page}.html").read_text()
         assert f'id="workbench.{page}.{name}"' in text
     for module in {*wb._MODULES, *wb._NAMES.values()} - without_page:
         assert f'id="module-workbench.{module}"' in (built / "api" / f"{module}.html").read_text()
     assert (
         'id="workbench.rules.selectors.MaxVariance"'
-        in (built / "api" / "selectors.html").read_text()
+        in (built / "api" / "rules.selectors.html").read_text()
     )
 
 

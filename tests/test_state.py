@@ -58,6 +58,12 @@ def test_every_kind_of_state_comes_back_equal(state):
     assert _text(stored(state)) == _text(state)
 
 
+def test_equal_sets_are_stored_alike():
+    first, second = {f"p{i}" for i in range(20)}, {f"p{i}" for i in reversed(range(20))}
+    both = [checkpoints.split_arrays("slot", state, {}) for state in (first, second)]
+    assert first == second and both[0] == both[1]
+
+
 def test_keys_with_dots_do_not_mix_arrays_up():
     state = {"a.b": np.array([1]), "a": {"b": np.array([2])}}
     back = stored(state)

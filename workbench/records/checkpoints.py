@@ -245,6 +245,8 @@ def split_arrays(prefix: str, state: Any, tensors: dict[str, torch.Tensor]) -> d
         return {"value": state}
     for kind, made in CONTAINERS.items():
         if type(state) is made:
+            # Equal sets have one order, so that equal states are the same text.
+            state = sorted(state, key=repr) if made in (set, frozenset) else state
             parts = [split_arrays(f"{prefix}.{i}", part, tensors) for i, part in enumerate(state)]
             return {kind: parts}
     raise ValueError(

@@ -3,6 +3,17 @@
 from workbench.trials.compare import Comparison, compare, seeds_needed
 from workbench.trials.grids import sweep
 from workbench.trials.ledger import Ledger
+from workbench.trials.profile import Profile, profile
 from workbench.trials.trial import Trial, trial
 
-__all__ = ["Comparison", "Ledger", "Trial", "compare", "seeds_needed", "sweep", "trial"]
+__all__ = [
+    "Comparison",
+    "Ledger",
+    "Profile",
+    "Trial",
+    "compare",
+    "profile",
+    "seeds_needed",
+    "sweep",
+    "trial",
+]
