@@ -267,8 +267,8 @@ class Slot:
         if not is_dataclass(self):
             return []
         names = [each.name for each in fields(self) if each.metadata.get("saved")]
-        of_delegate = [] if self.delegate is None else [self.delegate]
-        return [name for name in names if not any(getattr(self, name) is d for d in of_delegate)]
+        delegate = self.delegate
+        return [name for name in names if delegate is None or getattr(self, name) is not delegate]
 
     def _check_template(self, name: str, value: Any) -> None:
         """ValueError where a new value has nothing that the state of `value` could be set in."""

@@ -17,12 +17,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.curves import Curve
-from workbench.analysis.intervals import (
-    Measurement,
-    holm,
-    smallest_change,
-    welch,
-)
+from workbench.analysis.intervals import Measurement, holm, smallest_change, welch
 from workbench.analysis.sequential import ALPHA, verdicts
 from workbench.analysis.sources import logs
 from workbench.analysis.sources.log import Log, numeric
