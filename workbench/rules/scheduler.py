@@ -51,6 +51,7 @@ SCALINGS = ("standard", "unit", "none")
 ORDERS = ("before", "after")
 CONSTANT_SPREAD = 1e-9  # relative spread below which a feature counts as constant
 PLANNED = 500  # rounds of the schedule in table 4
+TABLE_4 = {"warmup": 50, "decay": 0.008, "learning_rate": 1e-4}
 LONGEST_SCALE = 10  # times as fast as in table 4, at most
 
 
@@ -513,7 +514,9 @@ class Scheduler(Slot):
             scores = rng.random(len(table))
         else:
             scores = self.learner.scores(inputs)
-        decay = 0.008 * self._faster(self.planned) if self.decay is None else self.decay
+        decay = self.decay
+        if decay is None:
+            decay = TABLE_4["decay"] * self._faster(self.planned)
         warmup = self.warm_up_of(self.planned)
         chance = epsilon(number, warmup, self.start, decay, self.floor)
         rows = self._pick(scores, rollouts, chance, rng)
@@ -567,12 +570,14 @@ class Scheduler(Slot):
 
     def warm_up_of(self, planned: int | None) -> int:
         """Rounds that explore alone."""
-        return round(50 / self._faster(planned)) if self.warmup is None else self.warmup
+        if self.warmup is not None:
+            return self.warmup
+        return round(TABLE_4["warmup"] / self._faster(planned))
 
     def _new_learner(self, seed: int) -> Learner:
         rate = self.learning_rate
         if rate is None:
-            rate = 1e-4 * self._faster(self.planned)
+            rate = TABLE_4["learning_rate"] * self._faster(self.planned)
         return Learner(seed, self.width, self.depth, rate, self.optimizer)
 
     def _faster(self, planned: int | None) -> float:
