@@ -32,7 +32,7 @@ import torch
 from transformers import PreTrainedModel
 
 from workbench.policies import Plan, Sampling, checks
-from workbench.policies.decoding import LOGPROBS_OF_MARGINS, PromptBatch, Samples
+from workbench.policies.decoding import LOGPROBS_OF_MARGINS, NO_CHANCE, PromptBatch, Samples
 from workbench.policies.merged import merged_weights
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
@@ -493,6 +493,7 @@ class ServedEngine:
         seeds: list[int],
         sampling: Sampling,
         end_ids: list[int],
+        never: list[int],
         room: np.ndarray,
         margins: bool = False,
     ) -> tuple[Samples, Ragged | None]:
@@ -503,6 +504,7 @@ class ServedEngine:
             "min_p": 0.0,
             "top_k": 0,
             "stop_token_ids": end_ids,
+            "logit_bias": {str(token): NO_CHANCE for token in never},
             "include_stop_str_in_output": True,
             "skip_special_tokens": False,
             "return_token_ids": True,
