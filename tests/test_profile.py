@@ -17,7 +17,8 @@ import workbench as wb
 from papers import profiles
 from workbench.analysis.cost import MACHINES
 from workbench.policies.served import ServerError
-from workbench.trials.profile import GRID, Profile
+from workbench.trials.profile import Profile
+from workbench.trials.rates import GRID
 
 SCRIPT = """
 import sys
