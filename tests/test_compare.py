@@ -12,6 +12,7 @@ from scipy import stats
 from trl_cases import dataset, trainer
 
 import workbench as wb
+from workbench.analysis.forecast import Sigmoid
 from workbench.analysis.intervals import welch
 from workbench.analysis.sources import logs
 
@@ -206,7 +207,7 @@ def test_the_cost_to_a_target_decides_where_there_is_one(tmp_path):
     [row] = found.table.to_dict("records")
     assert row["verdict"] == "better" and row["high"] < 0.6
     assert row["sentence"].startswith("fast needs .5")
-    assert "step to reach 0.5 of reward (4 seeds)" in row["sentence"]
+    assert "step to reach 0.5 of reward (4 pairs of seeds)" in row["sentence"]
     with pytest.raises(ValueError, match=r"target=0.05: a run of reward begins there already"):
         wb.compare({"slow": slow, "fast": fast}, target=0.05)
 
@@ -245,6 +246,26 @@ def test_seeds_needed_find_the_change_four_times_out_of_five(tmp_path):
     assert 0.78 < found < 0.93
     with pytest.raises(ValueError, match="a spread needs at least two"):
         wb.seeds_needed(csv(tmp_path / "one.csv", [0.1, 0.2]))
+
+
+def test_held_out_accuracies_are_forecast_where_they_begin_before_training(tmp_path):
+    steps = np.arange(0, 61, 10)
+    ceilings = {"a": 0.9, "b": 0.6}
+    for name, ceiling in ceilings.items():
+        for seed in range(4):
+            scores = Sigmoid(0.2, ceiling, 30, 2).at(steps) + seed / 500
+            csv(tmp_path / name / f"seed-{seed}.csv", [1] * 7, steps, accuracy=scores)
+    found = wb.compare({name: tmp_path / name for name in ceilings}, y="accuracy")
+    [row] = found.table.to_dict("records")
+    for of, name in (("", "b"), ("baseline_", "a")):
+        truth = Sigmoid(0.2, ceilings[name], 30, 2).at(120)
+        assert row[f"{of}forecast_low"] < truth < row[f"{of}forecast_high"]
+        assert row[f"{of}ceiling"] == pytest.approx(ceilings[name], abs=0.03)
+    assert "at step 120 it would stand at" in row["sentence"] and "ceilings" in row["sentence"]
+    later = {n: arm(tmp_path / "later", n, [0.5, 0.6]) for n in ("c", "d")}
+    refused = wb.compare(later)
+    assert np.isnan(refused.table["forecast"]).all()
+    assert any("an evaluation before the first round is needed" in note for note in refused.notes)
 
 
 # What logs have, and what is said of it

@@ -155,17 +155,15 @@ class _Rehearsal:
     """The rounds of one method on a profile, with success rates in place of a model."""
 
     def __init__(self, profile: Any, method: Method, problems: int, seed: int, number: int) -> None:
-        table = profile.table
         self.method = method.clone()
         self.problems = problems
         self.seed = seed
+        table = profile.table
         self.rates = dict(zip(table["problem"], profile.rates.draw(number, seed)))
-        levels = table["level"] if "level" in table else np.zeros(len(table))
-        prompts = table["prompt"] if "prompt" in table else table["problem"]
-        self.pool = Pool(
-            Problem(name, prompt, "", int(level))
-            for name, prompt, level in zip(table["problem"], prompts, np.nan_to_num(levels))
-        )
+        levels = table.get("level", pd.Series(0, table.index)).fillna(0).astype(int)
+        prompts = table.get("prompt", table["problem"])
+        named = zip(table["problem"], prompts, levels.tolist())
+        self.pool = Pool(Problem(name, prompt, "", level) for name, prompt, level in named)
         self.lengths = _lengths(profile)
         self.limit = max(int(lengths.max()) for lengths in self.lengths.values())
 
@@ -188,7 +186,15 @@ class _Rehearsal:
         def sample(
             problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, stage: int
         ) -> Rollouts:
-            table = self._sampled(problems, counts, before, stage, number)
+            rng = generator(self.seed, "rollouts", number, stage)
+            places = np.repeat(np.arange(len(problems)), counts)
+            asked = [problems[place].id for place in places]
+            correct = rng.random(len(asked)) < [self.rates[problem] for problem in asked]
+            lengths = []
+            for problem, right, draw in zip(asked, correct.tolist(), rng.random(len(asked))):
+                known = self.lengths.get((problem, right), self.lengths[right])
+                lengths.append(known[int(draw * len(known))])
+            table = made_up(problems, places, before, correct, lengths, stage, number, rng)
             if method.course is not None:
                 chosen = method.course.plan(problems, counts, before, context)
                 chosen = checked_plan(method.course, chosen, len(table), self.limit)
@@ -213,34 +219,14 @@ class _Rehearsal:
         row["problems"] = len(np.unique(finished.problem[of["rollouts"]]))
         return row
 
-    def _sampled(
-        self,
-        problems: Sequence[Problem],
-        counts: np.ndarray,
-        before: np.ndarray,
-        stage: int,
-        number: int,
-    ) -> Rollouts:
-        """Verified rollouts, as `rounds.play` asks for them."""
-        rng = generator(self.seed, "rollouts", number, stage)
-        places = np.repeat(np.arange(len(problems)), counts)
-        asked = [problems[place].id for place in places]
-        correct = rng.random(len(asked)) < [self.rates[problem] for problem in asked]
-        lengths = []
-        for problem, right, draw in zip(asked, correct.tolist(), rng.random(len(asked))):
-            known = self.lengths.get((problem, right), self.lengths[right])
-            lengths.append(known[int(draw * len(known))])
-        return made_up(problems, places, before, correct, lengths, stage, number, rng)
-
 
 def _lengths(profile: Any) -> dict[Any, np.ndarray]:
     """Lengths of responses by (problem, outcome) and by outcome; 1 where none are known."""
     rows = profile.rollouts
     if rows is None or "length" not in rows:
         # The mean of a problem stands for its right and its wrong responses.
-        table = profile.table
-        rows = pd.concat(table.assign(correct=right) for right in (True, False))
-    length = rows["length"] if "length" in rows else pd.Series(1.0, rows.index)
+        rows = pd.concat(profile.table.assign(correct=right) for right in (True, False))
+    length = rows.get("length", pd.Series(1.0, rows.index))
     length = length.fillna(length.mean()).fillna(1).clip(lower=1)
     rows = rows.assign(length=length.round().astype(np.int64))
     found: dict[Any, np.ndarray] = dict.fromkeys((True, False), rows["length"].to_numpy())

@@ -29,7 +29,7 @@ from workbench.records.tables import content_of, reading
 from workbench.trials.plan import group_costs, plan
 from workbench.trials.rates import GRID, Rates
 from workbench.trials.samples import final_answer, read_samples, tally
-from workbench.utils.validation import brief, instance_of, number, whole_number
+from workbench.utils.validation import instance_of, number, whole_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -312,8 +312,6 @@ def _asked(lab: Lab, problems: Any, seed: int) -> list[Problem]:
     most = len(lab.problems) if isinstance(lab.problems, Pool) else None
     if problems is None:
         problems = PROBLEMS if most is None else min(most, PROBLEMS)
-    if isinstance(problems, Sequence | bool):
-        raise ValueError(f"problems={brief(problems)}: a number of problems or a Pool is needed")
     whole_number("problems", problems, 1, most)
     return lab.problems.draw(problems, 0, seed)[0]
 
