@@ -146,6 +146,53 @@ def test_metrics_of_verl_and_a_last_line_that_is_being_written(tmp_path):
     assert "unfinished" in log.notes[0]
 
 
+def test_the_console_and_the_dumps_of_verl(tmp_path):
+    console = tmp_path / "run-seed-2.log"
+    console.write_text(
+        "(TaskRunner pid=7) step:0 - val-core/gsm8k/acc/mean@1:np.float64(0.25)\n"
+        "(TaskRunner pid=7) some other line - with:colons\n"
+        "(TaskRunner pid=7) step:1 - critic/score/mean:0.125 - actor/lr:1e-06 - a/kl:nan\n"
+        "step:2 - critic/score/mean:-0.5 - training/global_step:2\n"
+    )
+    [log] = logs(console)
+    assert (log.seed, log.rate) == (2, 1e-6)
+    assert log.rows[0] == {"step": 0, "val-core/gsm8k/acc/mean@1": 0.25}
+    assert [row.get("critic/score/mean") for row in log.rows] == [None, 0.125, -0.5]
+    for step in (9, 10):
+        rows = [
+            {"input": "1+1=", "output": "2", "gts": "2", "score": score, "acc": score > 0}
+            for score in (step - 9, 1.0)
+        ]
+        (tmp_path / "dumps").mkdir(exist_ok=True)
+        (tmp_path / "dumps" / f"{step}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    [log] = logs(tmp_path / "dumps")
+    assert [(row["step"], row["score"], row["acc"]) for row in log.rows] == [
+        (9, 0.5, 0.5),
+        (10, 1.0, 1.0),
+    ]
+    (tmp_path / "notes.log").write_text("nothing of a step: here")
+    with pytest.raises(ValueError, match="no log of a run is there"):
+        logs(tmp_path / "notes.log")
+
+
+def test_events_as_openrlhf_writes_them(tmp_path):
+    from torch.utils.tensorboard import SummaryWriter
+
+    for arm_name, gain in (("a", 0.0), ("b", 0.1)):
+        for seed in range(3):
+            with SummaryWriter(tmp_path / arm_name / f"seed-{seed}") as writer:
+                for step in range(1, 7):
+                    score = gain + step / 10 + seed / 100
+                    writer.add_scalar("train/reward", score, step)
+                    writer.add_scalar("train/actor_lr", 1e-6, step)
+                    writer.add_scalar("eval/eval_math_pass1", score, step)
+    found = wb.compare({name: tmp_path / name for name in "ab"})
+    assert (found.x, found.y) == ("step", "eval/eval_math_pass1")
+    [row] = found.table.to_dict("records")
+    assert row["difference"] == pytest.approx(0.1) and row["learning_rate"] == "1e-06"
+    assert wb.compare([tmp_path / "a", tmp_path / "b"], y="train/reward").y == "train/reward"
+
+
 def test_records_agree_with_the_comparison_of_records():
     from workbench.analysis import comparisons
 

@@ -10,16 +10,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-from workbench.analysis.sources import records, tables, tensorboard, transformers, wandb
+from workbench.analysis.sources import records, tables, tensorboard, transformers, verl, wandb
 from workbench.analysis.sources.log import Log, highest_rate
 from workbench.records import record_paths
 from workbench.utils.validation import cause_of, check_size
 
 # A directory of TRL may have event files too, so the fuller log comes first.
-SOURCES = (records, transformers, wandb, tensorboard, tables)
+SOURCES = (records, transformers, wandb, tensorboard, verl, tables)
 NEEDED = (
-    "a record, a TRL or transformers output directory, TensorBoard events, an offline W&B run, or "
-    "a table of metrics (.jsonl as verl writes, .csv, .tsv, .json or .parquet)"
+    "a record, a TRL or transformers output directory, TensorBoard events, an offline W&B run, a "
+    "console log or dumps of verl, or a table of metrics (.jsonl, .csv, .tsv, .json or .parquet)"
 )
 
 
