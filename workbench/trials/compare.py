@@ -93,9 +93,9 @@ def compare(
     ----------
     runs : dict from label to one or more paths, or a list of paths
         Each is a run or a folder of runs: a record, a TRL or transformers output directory,
-        TensorBoard events, an offline W&B run, a file of metrics as JSON lines (verl, OpenRLHF), or
-        a CSV, TSV, JSON or parquet table. A dict from seed to path instead of a list says the
-        seeds. Paths of a list are arms of their own, called by their last part.
+        TensorBoard events, an offline W&B run, a console log or dumps of verl, or a table of
+        metrics (JSON lines, CSV, TSV, JSON or parquet). A dict from seed to path instead of a list
+        says the seeds. Paths of a list are arms of their own, called by their last part.
     x : str, optional
         The column of costs, added up. Default: rollouts where all runs have them, or else the step;
         never seconds.

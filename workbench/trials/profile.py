@@ -23,9 +23,11 @@ import pyarrow.parquet as pq
 
 from workbench.evaluation import answers
 from workbench.labs import Lab
+from workbench.methods import Method
 from workbench.pools import Pool, Problem
 from workbench.records import files
 from workbench.records.tables import content_of, reading
+from workbench.trials.beliefs import Started
 from workbench.trials.plan import group_costs, plan
 from workbench.trials.rates import GRID, Rates
 from workbench.trials.samples import final_answer, read_samples, tally
@@ -218,6 +220,23 @@ class Profile:
     def plan(self, methods: Any, **options: Any) -> pd.DataFrame:
         """What each method would sample, train on and waste; see `workbench.trials.plan.plan`."""
         return plan(self, methods, **options)
+
+    def start(self, method: Method) -> Method:
+        """The method with the success rates of the profile, in place of none, before round 1.
+
+        Its problems are those of the lab by their ids: profile the lab, or train on `problems`.
+
+        Raises
+        ------
+        ValueError
+            For a method that keeps no success rates.
+        """
+        instance_of("method", method, Method, "methods.knapsack()")
+        rows = self.table[["problem", "samples", "correct"]].itertuples(index=False, name=None)
+        started = Started(method.name, **method.slots(), seen=tuple(rows))
+        if not started.beliefs():
+            raise ValueError(f"method={method.name!r}: none of its slots keeps success rates")
+        return started
 
     def plot(self, **frame: Any) -> Axes:
         """The share of problems by success rate: what was counted, and the fit."""
