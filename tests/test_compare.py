@@ -37,6 +37,14 @@ def verl(path, values):
     return path
 
 
+def console(path, values):
+    """What verl prints, with the longest of its usual names."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    name = "val-core/openai/gsm8k/reward/mean@1"
+    path.write_text("".join(f"step:{step} - {name}:{v}\n" for step, v in enumerate(values)))
+    return path
+
+
 def arm(folder, name, ends, seeds=None, write=csv, suffix="csv"):
     """Runs that rise in a straight line to their ends."""
     seeds = range(len(ends)) if seeds is None else seeds
@@ -147,14 +155,14 @@ def test_metrics_of_verl_and_a_last_line_that_is_being_written(tmp_path):
 
 
 def test_the_console_and_the_dumps_of_verl(tmp_path):
-    console = tmp_path / "run-seed-2.log"
-    console.write_text(
+    printed = tmp_path / "run-seed-2.log"
+    printed.write_text(
         "(TaskRunner pid=7) step:0 - val-core/gsm8k/acc/mean@1:np.float64(0.25)\n"
         "(TaskRunner pid=7) some other line - with:colons\n"
         "(TaskRunner pid=7) step:1 - critic/score/mean:0.125 - actor/lr:1e-06 - a/kl:nan\n"
         "step:2 - critic/score/mean:-0.5 - training/global_step:2\n"
     )
-    [log] = logs(console)
+    [log] = logs(printed)
     assert (log.seed, log.rate) == (2, 1e-6)
     assert log.rows[0] == {"step": 0, "val-core/gsm8k/acc/mean@1": 0.25}
     assert [row.get("critic/score/mean") for row in log.rows] == [None, 0.125, -0.5]
@@ -377,12 +385,13 @@ def test_bad_runs_are_one_sentence(tmp_path):
 # Pictures
 
 
-@pytest.mark.parametrize("source", ["csv", "verl", "record"])
+@pytest.mark.parametrize("source", ["csv", "verl", "console", "record"])
 def test_a_figure_for_a_paper_has_nothing_cut_off(tmp_path, source):
     if source == "record":
         runs = {name: CBS / name for name in ("grpo-full", "grpo-round")}
     else:
-        write, suffix = (csv, "csv") if source == "csv" else (verl, "jsonl")
+        writers = {"csv": (csv, "csv"), "verl": (verl, "jsonl"), "console": (console, "log")}
+        write, suffix = writers[source]
         names = ("ours, with a long name", "theirs")
         runs = {n: arm(tmp_path, n, [0.5, 0.6], write=write, suffix=suffix) for n in names}
     found = wb.compare(runs)

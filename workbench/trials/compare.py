@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ LESS_IS_BETTER = ("loss", "error", "perplexity", "kl")
 TYPICAL_SPREAD = 0.04
 CHANGES = (5, 10, 20)  # percent
 POWER = 0.8
+LONGEST_LINE = 20  # characters of a label, so that a small figure has room for it
 AHEAD = 2  # a forecast is made for so many times what all runs have spent
 
 
@@ -73,7 +75,9 @@ class Comparison:
         """The curves of all arms with bands over runs, see `plots.compared`."""
         from workbench import plots
 
-        return plots.compared(self.curves, Along(self.x), **{"ylabel": self.y, **frame})
+        # Names of metrics are long paths, so lines end at their slashes.
+        label = fill(self.y.replace("/", "/ "), LONGEST_LINE).replace("/ ", "/")
+        return plots.compared(self.curves, Along(self.x), **{"ylabel": label, **frame})
 
 
 def compare(
@@ -128,8 +132,8 @@ def compare(
     -----
     Differences are paired, with Student's interval, where every run of the smaller arm has a
     partner of its seed; otherwise they are Welch's. Scores are read at the largest x that all runs
-    reached, linear between two logged values. Held-out accuracies that begin before the first step
-    are forecast to twice as much, see `analysis.forecast`.
+    reached, linear between two logged values. Scores between 0 and 1 that begin before the first
+    step are forecast to twice as much, see `analysis.forecast`, tried on held-out accuracies.
     """
     whole_number("smooth", smooth, 1)
     if target is not None:
