@@ -92,10 +92,6 @@ class Answer:
         its ceiling.
     steps : tuple of Step
         What would decide it where it ended open, see `workbench.trials.further`.
-    goal : str
-        The target in words; empty for one in percent.
-    baseline_seeds : int or None
-        Runs of the baseline where they are no pairs; None where they are.
     """
 
     arm: str
@@ -126,8 +122,6 @@ class Answer:
     forecast: Forecast | None = None
     baseline_forecast: Forecast | None = None
     steps: tuple[Step, ...] = ()
-    goal: str = ""
-    baseline_seeds: int | None = None
 
     def __str__(self) -> str:
         return sentence(self)
@@ -307,49 +301,30 @@ def sentence(answer: Answer) -> str:
         five)."
     """
     arm, baseline, n = answer.arm, answer.baseline, answer.seeds
-    goal = answer.goal or f"{100 * answer.target:.3g} %"
+    goal = f"{100 * answer.target:.3g} %"
     seeds = "1 seed" if n == 1 else f"{n} seeds"
-    others = n
-    if answer.baseline_seeds is not None:
-        others = answer.baseline_seeds
-        seeds = f"{n} and {others} runs"
+    reached = answer.reached, answer.baseline_reached
     if n == 0:
         return f"{arm}: no run has the same seed as one of {baseline} yet."
-    if answer.reached + answer.baseline_reached == 0:
+    if not any(reached):
         return (
             f"Neither {arm} nor {baseline} reached {goal} with any of {seeds}; choose a lower "
             "target or longer runs."
         )
-    needs = "needs"
-    # One pair has no interval: its ends are NaN, and its ratio may be a bound all the same.
-    if answer.reached < n and answer.baseline_reached == others and not answer.high < np.inf:
-        needs = "needs at least"
-    if answer.baseline_reached < others and answer.reached == n and not answer.low > 0:
-        needs = "needs at most"
-    # Ratios without the zero before the point, which is the same in nearly all of them.
-    ratio = re.sub(r"\b0\.", ".", ratio_text(answer.ratio, answer.low, answer.high))
-    ratio = ratio.removesuffix(" [open, open]")
+    needs = needs_text((answer.ratio, answer.low, answer.high), reached, (n, n))
     what = UNITS.get(answer.measure, answer.measure)
     notes = [seeds]
     rates = [answer.learning_rate, answer.baseline_learning_rate]
     if None not in rates:
         texts = dict.fromkeys(f"{rate:.3g}" for rate in rates)
         notes.append("both tuned: " + " and ".join(texts))
-    if answer.reached + answer.baseline_reached < n + others:
-        notes.append(
-            f"{answer.reached} of {n} runs reached it, of {baseline} {answer.baseline_reached}"
-        )
-    text = f"{arm} {needs} {ratio} of {baseline}'s {what} to reach {goal} ({', '.join(notes)})"
-    if answer.verdict == "alike":
-        text += f": alike, within {100 * BAND:.3g} %"
-    elif answer.verdict == "open" and answer.known:
-        # An interval without an end says that too few runs reached it, not that arms are alike.
-        has_ends = answer.low > 0 and answer.high < np.inf
-        text += ": no difference found" if has_ends else ": too few runs reached it to decide"
-    elif answer.verdict == "open":
-        text += ": not known yet"
+    if min(reached) < n:
+        notes.append(f"{reached[0]} of {n} runs reached it, of {baseline} {reached[1]}")
+    text = f"{arm} {needs} of {baseline}'s {what} to reach {goal} ({', '.join(notes)}): "
+    if answer.verdict == "open" and not answer.known:
+        text += "not known yet"
     else:
-        text += f": {answer.verdict}"
+        text += verdict_text(answer.verdict, answer.low, answer.high)
         # A trial stops when a difference looks large, so chance has mostly enlarged it.
         text += ", by a ratio that is likely nearer to 1" if answer.early else ""
     text = "; ".join([text, *_ahead(answer), *_remarks(answer)]) + "."
@@ -357,6 +332,45 @@ def sentence(answer: Answer) -> str:
         # Another trial: to look on after the last look would not be the one that was planned.
         text += " What may decide it: " + ", or ".join(step.text for step in answer.steps) + "."
     return text
+
+
+def needs_text(
+    ratio: tuple[float, float, float], reached: tuple[int, int], runs: tuple[int, int]
+) -> str:
+    """What an arm needs of the baseline's costs.
+
+    Parameters
+    ----------
+    ratio : value, low and high
+    reached, runs : two int each
+        How many runs of the arm and of the baseline reached the target, and of how many.
+
+    Examples
+    --------
+    >>> needs_text((0.82, 0.75, np.inf), (3, 4), (4, 4))
+    'needs at least .82 [.75, open]'
+    """
+    value, low, high = ratio
+    needs = "needs"
+    # One pair has no interval: its ends are NaN, and its ratio may be a bound all the same.
+    if reached[0] < runs[0] and reached[1] == runs[1] and not high < np.inf:
+        needs = "needs at least"
+    if reached[1] < runs[1] and reached[0] == runs[0] and not low > 0:
+        needs = "needs at most"
+    # Ratios without the zero before the point, which is the same in nearly all of them.
+    text = re.sub(r"\b0\.", ".", ratio_text(value, low, high))
+    return f"{needs} {text.removesuffix(' [open, open]')}"
+
+
+def verdict_text(verdict: str, low: float, high: float) -> str:
+    """A verdict that is final, on a ratio with such an interval, in words."""
+    if verdict == "alike":
+        return f"alike, within {100 * BAND:.3g} %"
+    if verdict == "open":
+        # An interval without an end says that too few runs reached it, not that arms are alike.
+        has_ends = low > 0 and high < np.inf
+        return "no difference found" if has_ends else "too few runs reached it to decide"
+    return verdict
 
 
 def _gain(curve: Curve, baseline: Curve, measure: str | Unit) -> float:
@@ -408,19 +422,25 @@ def _ahead(answer: Answer) -> list[str]:
     mine, other = answer.forecast, answer.baseline_forecast
     if mine is None or other is None:
         return []
-    for label, made in ((answer.arm, mine), (answer.baseline, other)):
-        if made.why:
-            return [f"no forecast of {label}: {made.why}"]
     spent = f"{answer.ahead:.0f} rounds"
     if answer.measure != "round":
         what = UNITS.get(answer.measure, answer.measure)
         spent = f"the {what} of {spent} of {answer.baseline}"
+    return [ahead_text({answer.arm: mine, answer.baseline: other}, f"with {spent}")]
+
+
+def ahead_text(forecasts: Mapping[str, Forecast], when: str) -> str:
+    """What is forecast of an arm and of the baseline, by their labels, or why nothing is."""
+    for label, made in forecasts.items():
+        if made.why:
+            return f"no forecast of {label}: {made.why}"
+    mine, other = forecasts.values()
     values = [share_text(*each[1:4]) for each in (mine, other)]
-    text = f"with {spent} it would stand at {values[0]}, {answer.baseline} at {values[1]}"
+    text = f"{when} it would stand at {values[0]}, {list(forecasts)[1]} at {values[1]}"
     if not np.isnan([mine.ceiling, other.ceiling]).all():
         ends = [share_text(*each[4:7]) for each in (mine, other)]
         text += f" (ceilings: {ends[0]} and {ends[1]})"
-    return [text]
+    return text
 
 
 def share_text(value: float, low: float, high: float) -> str:
