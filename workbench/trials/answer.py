@@ -237,6 +237,10 @@ def answers(
         if reading.verdict == "open" and reading.known:
             runs_of_pairs = [*mine.values(), *others.values()]
             next_steps = steps(reading.measured, runs_of_pairs, target, level, error)
+        price = None
+        if all_reached:
+            tokens = [[cost.tokens_of(c, target) for c in of.values()] for of in pairs[label]]
+            price = cost.break_even(*tokens)
         gains = [_gain(mine[seed], others[seed], measure) for seed in mine]
         gain = Measurement(np.array(gains or [np.nan]))
         found[label] = Answer(
@@ -260,7 +264,7 @@ def answers(
             p_holm=reading.p_holm,
             known=reading.known,
             tuning_error=float(np.expm1(error)),
-            break_even=_break_even(mine, others, target) if all_reached else None,
+            break_even=price,
             baseline=baseline,
             arms=tested,
             ratios=reading.measured,
@@ -344,7 +348,9 @@ def sentence(answer: Answer) -> str:
     rates = [answer.learning_rate, answer.baseline_learning_rate]
     if None not in rates:
         texts = dict.fromkeys(f"{rate:.3g}" for rate in rates)
-        within = f", within {answer.tuning_error:.0%} of the best" * (answer.tuning_error >= 0.005)
+        within = f", within {100 * answer.tuning_error:.0f} % of the best" * (
+            answer.tuning_error >= 0.005
+        )
         notes.append(f"both tuned: {' and '.join(texts)}{within}")
     of_baseline = f"of {baseline} {answer.baseline_reached}"
     # An arm that is cheaper where it arrives and fails more often is not simply better.
@@ -382,15 +388,6 @@ def _gain(curve: Curve, baseline: Curve, measure: str | Unit) -> float:
     """The difference of accuracies, in points, when both had spent the smaller of two totals."""
     budget = min(curve.places(measure)[-1], baseline.places(measure)[-1])
     return 100 * (curve.score_at(measure, budget) - baseline.score_at(measure, budget))
-
-
-def _break_even(
-    arm: Mapping[int, Curve], baseline: Mapping[int, Curve], target: float
-) -> cost.BreakEven:
-    of_arm, of_baseline = (
-        [cost.tokens_of(curve, target) for curve in runs.values()] for runs in (arm, baseline)
-    )
-    return cost.break_even(of_arm, of_baseline)
 
 
 def _rate(runs: Mapping[int, Record]) -> float | None:

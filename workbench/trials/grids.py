@@ -235,13 +235,9 @@ def _axes(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     parameters = content.get("parameters", {})
     if not isinstance(parameters, dict):
         raise ValueError(f"parameters={brief(parameters)}: names with values or lists are needed")
-    fixed = {}
-    axes = []
-    for name, values in parameters.items():
-        if isinstance(values, list):
-            axes.append([{name: value} for value in _listed(name, values)])
-        else:
-            fixed[name] = values
+    lists = {name: values for name, values in parameters.items() if isinstance(values, list)}
+    fixed = {name: value for name, value in parameters.items() if name not in lists}
+    axes = [[{name: value} for value in _listed(name, values)] for name, values in lists.items()]
     if "cases" in content:
         cases = _listed("cases", content["cases"])
         if not all(isinstance(case, dict) and case for case in cases):

@@ -496,40 +496,37 @@ class Trial:
             made = dataclasses.replace(case, record=folder / case.name, logs=logs)
             if not (made.finished or _diverged(made)):
                 continue
-            # The fingerprint is that of method, lab, seed and all settings.
-            if made.outcome["fingerprint"] == case.fingerprint():
+            try:
+                # The fingerprint is that of method, lab, seed and all settings.
+                if made.outcome["fingerprint"] != case.fingerprint():
+                    raise ValueError(
+                        f"it was made there by another definition of {run.label!r} or with other "
+                        "settings; name another directory, or give the arm another label"
+                    )
                 # One that is damaged is as good as not made.
                 if made.finished and (damage := damage_of(made.record)):
                     text = f"{damage}; {case.name} does not count, and is made again"
                     warnings.warn(text, RecordWarning, stacklevel=2)
                     continue
-                try:
-                    prepare(made)  # what the record says of itself decides
-                    return made
-                except ValueError as error:
-                    if folder == self.out:
-                        raise ValueError(f"{case.name}: {error}") from None
-            elif folder == self.out:
-                raise ValueError(
-                    f"out={str(self.out)!r}: {case.name} was made there by another definition of "
-                    f"{run.label!r} or with other settings; name another directory, or give the "
-                    "arm another label"
-                )
+                prepare(made)  # what the record says of itself decides
+                return made
+            except ValueError as error:
+                if folder == self.out:
+                    raise ValueError(f"out={str(self.out)!r}: {case.name}: {error}") from None
         return None
 
     # The plan on disk
 
     def _plan(self) -> dict[str, Any]:
-        return {
-            "settings": {**self.settings.describe(), "lab_digest": self._lab.fingerprint},
-            "arms": {
-                label: {
-                    "method": describe(arm.method),
-                    "fingerprint": self._methods[label].fingerprint,
-                }
-                for label, arm in self.settings.arms.items()
-            },
+        settings = {**self.settings.describe(), "lab_digest": self._lab.fingerprint}
+        arms = {
+            label: {
+                "method": describe(arm.method),
+                "fingerprint": self._methods[label].fingerprint,
+            }
+            for label, arm in self.settings.arms.items()
         }
+        return {"settings": settings, "arms": arms}
 
     def _check_directory(self) -> None:
         """ValueError unless the directory holds this trial, or nothing yet."""
@@ -539,13 +536,12 @@ class Trial:
         theirs = self._recorded_plan() or ours
         theirs["settings"].setdefault("first_seed", 0)  # plans of earlier versions have none
         # Further arms may join.
-        both = ours["arms"].keys() & theirs["arms"].keys()
+        both = sorted(ours["arms"].keys() & theirs["arms"].keys())
         plans = [
-            plan["settings"] | {f"arm {label!r}": plan["arms"][label] for label in sorted(both)}
+            plan["settings"] | {f"arm {label!r}": plan["arms"][label] for label in both}
             for plan in (ours, theirs)
         ]
-        different = differences(*plans)
-        if different:
+        if different := differences(*plans):
             raise ValueError(
                 f"out={str(self.out)!r} holds another trial (asked for, recorded): "
                 f"{'; '.join(different[:3])}; name another directory, or give an arm that was "

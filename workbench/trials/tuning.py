@@ -52,7 +52,7 @@ LARGEST_ERROR = 0.05
 UNKNOWN_ERROR = 0.02
 # The error of a ratio is so many times that of its two tunings. With it ten equal arms that are
 # tuned apart are called different in at most 5 % of trials (`docs/guides/trial-decisions.md`).
-CARRIED = 1.75
+CARRIED = 2.0
 
 
 class Point(NamedTuple):
@@ -346,22 +346,19 @@ def choose_rate(
     tried = best_tried(costs, seeds)
     beside = sorted({point for point, _ in runs if point.mini_batches == tried.mini_batches})
     limit = mean_cost(costs, tried, seeds) + math.log(NEAR)
-    good = [mean_cost(costs, point, seeds) <= limit for point in beside]
-    place = beside.index(tried)
-    low = high = place
-    while low > 0 and good[low - 1]:
-        low -= 1
-    while high + 1 < len(beside) and good[high + 1]:
-        high += 1
-    best = lowest(costs, tried)
+    bad = [point.learning_rate for point in beside if mean_cost(costs, point, seeds) > limit]
+    below = max((rate for rate in bad if rate < tried.learning_rate), default=0.0)
+    above = min((rate for rate in bad if rate > tried.learning_rate), default=math.inf)
     rates = [point.learning_rate for point in beside]
+    best = lowest(costs, tried)
+    good = [best.learning_rate, *(rate for rate in rates if below < rate < above)]
     fit = parabola(costs, tried)
     return Tuning(
         label=label,
         best=best,
         tried=tried,
-        low=min(rates[low], best.learning_rate),
-        high=max(rates[high], best.learning_rate),
+        low=min(good),
+        high=max(good),
         at_edge=best.learning_rate in (rates[0], rates[-1]),
         collapsed=float(table["collapsed"].mean()),
         error=fit.error if fit else UNKNOWN_ERROR,
