@@ -18,6 +18,7 @@ from workbench.trials.tuning import LEAST_GAIN
 
 POWER = 0.8
 MOST_PAIRS = 200  # more than these nobody makes for one idea
+ENDS = (0.1, 0.5, 0.9)
 TRIALS = 400  # that are simulated to say how long one takes
 MOST_TIMES = 4  # longer runs than so many times these follow no pace that was seen
 
@@ -136,7 +137,7 @@ def likely_pairs(
     known = (reach <= abs(means)) | (reach + abs(means) <= np.log1p(BAND))
     known[:, n <= len(seen)] = False  # it goes on
     known[:, -1] = True
-    return np.quantile(n[known.argmax(axis=1)], (0.1, 0.5, 0.9))
+    return np.quantile(n[known.argmax(axis=1)], ENDS)
 
 
 def _reach_it(curves: Sequence[Curve], target: float) -> tuple[Step, ...]:
