@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
 from workbench.cli.options import Jobs, Json, Lab, Mixed, Out, Rates, Ray, Target, TuningSeeds
 from workbench.cli.terminal import as_json, say
 from workbench.cli.train import lab_options
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The columns that fit on a terminal; the file has all.
 SHOWN = ["arm", "verdict", "ratio", "low", "high", "seeds", "learning_rate"]
@@ -90,9 +94,7 @@ def trial(
         report=partial(say, err=json),
     )
     table = done.table
-    for name, each in (("trial", table), ("tuning", done.tuning)):
-        path = done.out / f"{name}.csv"
-        each.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+    write_tables(done.out, trial=table, tuning=done.tuning)
     status = min(
         (STATUS.get(word, NOT_COMPARED) for word in table["verdict"]), default=NOT_COMPARED
     )
@@ -136,3 +138,10 @@ def ledger(
         return
     say(found.table.drop(columns=["idea", "against"]).to_string(index=False, na_rep=""))
     say(f"\nAt most {found.level:.0%} of all that are called better are expected to be luck.")
+
+
+def write_tables(folder: Path, **tables: pd.DataFrame) -> None:
+    """Write tables into a folder, each as NAME.csv."""
+    for name, table in tables.items():
+        path = folder / f"{name}.csv"
+        table.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
