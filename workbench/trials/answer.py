@@ -23,7 +23,6 @@ from workbench.analysis.sequential import (
     ALPHA,
     BAND,
     LOOKS,
-    Reading,
     look_at,
     nominal_levels,
     readings,
@@ -34,8 +33,7 @@ from workbench.trials.further import Step, steps
 from workbench.utils.numbers import ratio_text
 
 AHEAD = 2  # a forecast is made for so many times the baseline's rounds, where nobody names them
-# Of an arm that has no pair of seeds yet.
-NO_READING = Reading(Measurement(np.array([np.nan])), np.nan, np.nan, "open", False)
+NO_PAIR = Measurement(np.array([np.nan]))
 NO_FORECAST = Forecast(np.nan, why="it has no run yet, or spends nothing")
 
 
@@ -74,6 +72,9 @@ class Answer:
         The overall level at which this look would just decide, alone and after Holm's correction.
     known : bool
         Whether no further seeds are needed.
+    tuning_error : float
+        By how much, as a share, the ratio may be off because tuning finds the best rates only
+        roughly. The interval is so much wider on both sides.
     break_even : BreakEven or None
         The price of sampling at which both cost the same; None where a run did not reach the
         target.
@@ -81,8 +82,8 @@ class Answer:
         Its label.
     arms : int
         How many arms were corrected for.
-    deviation : float
-        Of the logarithm of the ratio from pair to pair; NaN with fewer than two pairs.
+    ratios : Measurement
+        The ratio of every pair.
     early : bool
         Whether a difference was found before the last look.
     ahead : float
@@ -116,7 +117,8 @@ class Answer:
     break_even: cost.BreakEven | None
     baseline: str
     arms: int
-    deviation: float = np.nan
+    tuning_error: float = 0.0
+    ratios: Measurement = NO_PAIR
     early: bool = False
     ahead: float = np.nan
     forecast: Forecast | None = None
@@ -144,6 +146,7 @@ def answers(
     looks: Iterable[int] = LOOKS,
     level: float = ALPHA,
     ahead: float | None = None,
+    errors: Mapping[str, float] | None = None,
 ) -> dict[str, Answer]:
     """What finished runs say of all arms of a trial.
 
@@ -167,6 +170,8 @@ def answers(
     ahead : float, optional
         Rounds of the baseline; forecasts are for what it will have spent by then. None for twice
         its rounds.
+    errors : dict from label to float, optional
+        How far, on the log scale, the ratio of an arm may be off by tuning.
 
     Returns
     -------
@@ -191,9 +196,9 @@ def answers(
         seeds = seeds[: look_at(len(seeds), looks)]
         pairs[label] = [{seed: of_arm[seed] for seed in seeds} for of_arm in both]
         crossed[label] = [crossings(of_arm, target, measure) for of_arm in pairs[label]]
-        if seeds:
-            ratios[label] = ratio_to_target(*[of_arm.values() for of_arm in crossed[label]])
-    read_off = readings(ratios, looks, level=level)
+        costs = [of_arm.values() for of_arm in crossed[label]]
+        ratios[label] = ratio_to_target(*costs) if seeds else NO_PAIR
+    read_off = readings(ratios, looks, level=level, errors=errors)
     tested = sum(bool(np.isfinite(reading.p)) for reading in read_off.values())
     # By Holm's method an arm is decided where its p times the arms still open is at most `level`.
     decided = sum(reading.verdict in ("better", "worse") for reading in read_off.values())
@@ -216,22 +221,28 @@ def answers(
             sum(place.reached for place in of_arm.values()) for of_arm in crossed[label]
         )
         all_reached = 0 < n == reached == baseline_reached
-        reading = read_off.get(label, NO_READING)
+        reading = read_off[label]
         resolved = np.nan
+        error = (errors or {}).get(label, 0.0)
         if all_reached and n in level_at:
             resolved = resolved_ratio(reading.measured.values, 1 - level_at[n])
+            resolved = 100 * (np.exp(error) * (1 + resolved / 100) - 1)
         next_steps: tuple[Step, ...] = ()
         if reading.verdict == "open" and reading.known:
             runs_of_pairs = [*mine.values(), *others.values()]
-            next_steps = steps(reading.measured, runs_of_pairs, target, level)
+            next_steps = steps(reading.measured, runs_of_pairs, target, level, error)
+        price = None
+        if all_reached:
+            tokens = [[cost.tokens_of(c, target) for c in of.values()] for of in pairs[label]]
+            price = cost.break_even(*tokens)
         gains = [_gain(mine[seed], others[seed], measure) for seed in mine]
         gain = Measurement(np.array(gains or [np.nan]))
         found[label] = Answer(
             arm=label,
             verdict=reading.verdict,
             ratio=reading.measured.value,
-            low=reading.measured.low,
-            high=reading.measured.high,
+            low=reading.low,
+            high=reading.high,
             seeds=n,
             reached=reached,
             baseline_reached=baseline_reached,
@@ -246,10 +257,11 @@ def answers(
             p=reading.p,
             p_holm=reading.p_holm,
             known=reading.known,
-            break_even=_break_even(mine, others, target) if all_reached else None,
+            tuning_error=float(np.expm1(error)),
+            break_even=price,
             baseline=baseline,
             arms=tested,
-            deviation=float(np.log(reading.measured.values).std(ddof=1)) if n > 1 else np.nan,
+            ratios=reading.measured,
             early=reading.verdict in ("better", "worse") and n < looks[-1],
             ahead=ahead,
             forecast=forecasts.get(label, NO_FORECAST),
@@ -270,9 +282,10 @@ def table(found: Mapping[str, Answer]) -> pd.DataFrame:
     Returns
     -------
     DataFrame, a row an arm
-        The attributes of `Answer` from `arm` to `known`; `break_even`, the price; `ahead`, and of
-        the arm and the baseline what is forecast: `forecast`, `forecast_low`, `forecast_high`,
-        `ceiling`, `ceiling_low`, `ceiling_high`, and the same behind `baseline_`; and `sentence`.
+        The attributes of `Answer` from `arm` to `known`; `break_even`, the price; `tuning_error`;
+        `ahead`, and of the arm and the baseline what is forecast: `forecast`, `forecast_low`,
+        `forecast_high`, `ceiling`, `ceiling_low`, `ceiling_high`, and the same behind `baseline_`;
+        and `sentence`.
     """
     rows = []
     for answer in found.values():
@@ -282,7 +295,7 @@ def table(found: Mapping[str, Answer]) -> pd.DataFrame:
             row |= zip([of + name for name in FORECAST_COLUMNS], made[1:7])
         rows.append(row)
     more = [of + name for of in ("", "baseline_") for name in FORECAST_COLUMNS]
-    return pd.DataFrame(rows, columns=[*COLUMNS, "ahead", *more, "sentence"])
+    return pd.DataFrame(rows, columns=[*COLUMNS, "tuning_error", "ahead", *more, "sentence"])
 
 
 def sentence(answer: Answer) -> str:
@@ -317,14 +330,26 @@ def sentence(answer: Answer) -> str:
     rates = [answer.learning_rate, answer.baseline_learning_rate]
     if None not in rates:
         texts = dict.fromkeys(f"{rate:.3g}" for rate in rates)
-        notes.append("both tuned: " + " and ".join(texts))
-    if min(reached) < n:
-        notes.append(f"{reached[0]} of {n} runs reached it, of {baseline} {reached[1]}")
-    text = f"{arm} {needs} of {baseline}'s {what} to reach {goal} ({', '.join(notes)}): "
+        within = f", within {100 * answer.tuning_error:.0f} % of the best" * (
+            answer.tuning_error >= 0.005
+        )
+        notes.append(f"both tuned: {' and '.join(texts)}{within}")
+    came = f"{reached[0]} of {n} runs reached {{}}, of {baseline} {reached[1]}"
+    # An arm that is cheaper where it arrives and fails more often is not simply better.
+    fails_more, fails_less = reached[0] < reached[1], reached[0] > reached[1]
+    is_mixed = (fails_more and answer.ratio < 1) or (fails_less and answer.ratio > 1)
+    to = "to get there" if is_mixed else f"to reach {goal}"
+    if is_mixed:
+        arm = f"{arm} fails {'more' if fails_more else 'less'} often ({came.format(goal)}) and"
+    elif min(reached) < n:
+        notes.append(came.format("it"))
+    text = f"{arm} {needs} of {baseline}'s {what} {to} ({', '.join(notes)}): "
     if answer.verdict == "open" and not answer.known:
         text += "not known yet"
     else:
         text += verdict_text(answer.verdict, answer.low, answer.high)
+    if answer.verdict in ("better", "worse"):
+        text += " where it arrives" * is_mixed
         # A trial stops when a difference looks large, so chance has mostly enlarged it.
         text += ", by a ratio that is likely nearer to 1" if answer.early else ""
     text = "; ".join([text, *_ahead(answer), *_remarks(answer)]) + "."
@@ -377,15 +402,6 @@ def _gain(curve: Curve, baseline: Curve, measure: str | Unit) -> float:
     """The difference of accuracies, in points, when both had spent the smaller of two totals."""
     budget = min(curve.places(measure)[-1], baseline.places(measure)[-1])
     return 100 * (curve.score_at(measure, budget) - baseline.score_at(measure, budget))
-
-
-def _break_even(
-    arm: Mapping[int, Curve], baseline: Mapping[int, Curve], target: float
-) -> cost.BreakEven:
-    of_arm, of_baseline = (
-        [cost.tokens_of(curve, target) for curve in runs.values()] for runs in (arm, baseline)
-    )
-    return cost.break_even(of_arm, of_baseline)
 
 
 def _rate(runs: Mapping[int, Record]) -> float | None:
