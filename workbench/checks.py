@@ -18,8 +18,6 @@ from workbench.rollouts import NonFinite, Ragged, Rollouts
 from workbench.slots import BASELINES, Selection
 from workbench.utils.validation import brief, one_of, whole_number
 
-MOST_ROLLOUTS = 10**6  # of one request, whose tokens all have to be in memory
-
 
 def checked_problems(
     slot: str, problems: Any, taken: frozenset[str] = frozenset(), most: int | None = None
@@ -67,10 +65,6 @@ def checked_counts(who: str, counts: Any, problems: int) -> np.ndarray:
     # Whole numbers of a floating-point type pass, since counts are often worked out from rates.
     if (array != np.floor(array)).any():
         raise ValueError(f"{who}: counts={brief(array.tolist())}; whole numbers are needed")
-    if array.sum() > MOST_ROLLOUTS:
-        raise ValueError(
-            f"{who} asked for {int(array.sum())} rollouts at once; {MOST_ROLLOUTS} are allowed"
-        )
     return array.astype(np.int64)
 
 

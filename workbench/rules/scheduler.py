@@ -51,8 +51,7 @@ SCALINGS = ("standard", "unit", "none")
 ORDERS = ("before", "after")
 CONSTANT_SPREAD = 1e-9  # relative spread below which a feature counts as constant
 PLANNED = 500  # rounds of the schedule in table 4
-TABLE_4 = {"warmup": 50, "decay": 0.008, "learning_rate": 1e-4}
-LONGEST_SCALE = 10  # times as fast as in table 4, at most
+SHORTEST_PLANNED = 50  # no run is scaled to fewer rounds
 
 
 # The paper's equations
@@ -162,6 +161,16 @@ def epsilon(
     (1.0, 0.6, 0.2)
     """
     return 1.0 if t <= warmup else max(start - (t - 1) * decay, floor)
+
+
+def scaled_schedule(planned: float) -> dict[str, Any]:
+    """The schedule of table 4, from its 500 rounds scaled to a number of rounds.
+
+    >>> scaled_schedule(250)
+    {'warmup': 25, 'decay': 0.016, 'learning_rate': 0.0002}
+    """
+    faster = PLANNED / planned
+    return {"warmup": round(50 / faster), "decay": 0.008 * faster, "learning_rate": 1e-4 * faster}
 
 
 def round_reward(
@@ -514,9 +523,7 @@ class Scheduler(Slot):
             scores = rng.random(len(table))
         else:
             scores = self.learner.scores(inputs)
-        decay = self.decay
-        if decay is None:
-            decay = TABLE_4["decay"] * self._faster(self.planned)
+        decay = self._scheduled("decay", self.decay, self.planned)
         warmup = self.warm_up_of(self.planned)
         chance = epsilon(number, warmup, self.start, decay, self.floor)
         rows = self._pick(scores, rollouts, chance, rng)
@@ -570,20 +577,17 @@ class Scheduler(Slot):
 
     def warm_up_of(self, planned: int | None) -> int:
         """Rounds that explore alone."""
-        if self.warmup is not None:
-            return self.warmup
-        return round(TABLE_4["warmup"] / self._faster(planned))
+        return self._scheduled("warmup", self.warmup, planned)
 
     def _new_learner(self, seed: int) -> Learner:
-        rate = self.learning_rate
-        if rate is None:
-            rate = TABLE_4["learning_rate"] * self._faster(self.planned)
+        rate = self._scheduled("learning_rate", self.learning_rate, self.planned)
         return Learner(seed, self.width, self.depth, rate, self.optimizer)
 
-    def _faster(self, planned: int | None) -> float:
-        """How much faster than in table 4 everything is in a run of so many rounds."""
+    def _scheduled(self, name: str, chosen: Any, planned: int | None) -> Any:
+        """What was chosen, or what table 4 has, scaled to a run of so many rounds."""
         # A loop that asks for one round after the other says nothing about the length of the run.
-        return PLANNED / max(planned or PLANNED, PLANNED // LONGEST_SCALE)
+        scaled = scaled_schedule(max(planned or PLANNED, SHORTEST_PLANNED))
+        return scaled[name] if chosen is None else chosen
 
     def _learn(self, now: list[float] | None, number: int) -> dict[str, float]:
         """One step of the network on the round before, whose effect this round's rollouts show."""

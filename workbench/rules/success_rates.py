@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -473,5 +474,4 @@ def _ratio(correct: np.ndarray, tries: np.ndarray) -> np.ndarray:
     return np.divide(correct, tries, out=np.full(len(tries), np.nan), where=tries > 0)
 
 
-def __getattr__(name: str) -> Any:
-    return of_catalogue(__name__, name)
+__getattr__ = partial(of_catalogue, __name__)
