@@ -18,6 +18,8 @@ from workbench.rollouts import NonFinite, Ragged, Rollouts
 from workbench.slots import BASELINES, Selection
 from workbench.utils.validation import brief, one_of, whole_number
 
+MOST_ROLLOUTS = 10**6  # of one request, whose tokens all have to be in memory
+
 
 def checked_problems(
     slot: str, problems: Any, taken: frozenset[str] = frozenset(), most: int | None = None
@@ -63,8 +65,9 @@ def checked_counts(who: str, counts: Any, problems: int) -> np.ndarray:
     """An allocator's counts (P,) as int64."""
     array = checked_numbers(who, "counts", counts, problems, low=0)
     # Whole numbers of a floating-point type pass, since counts are often worked out from rates.
-    if (array != np.floor(array)).any():
-        raise ValueError(f"{who}: counts={brief(array.tolist())}; whole numbers are needed")
+    if (array != np.floor(array)).any() or array.sum() > MOST_ROLLOUTS:
+        allowed = f"whole numbers are needed, together {MOST_ROLLOUTS} at most"
+        raise ValueError(f"{who}: counts={brief(array.tolist())}; {allowed}")
     return array.astype(np.int64)
 
 

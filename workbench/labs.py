@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from workbench.datasets.chains import ERROR_RATES, REGIMES
 from workbench.datasets.rows import check_answers
 from workbench.policies import Policy, Sampling, checks, settings
+from workbench.policies.settings import TransformersConfig, UnslothConfig
 from workbench.policies.stress import Stress
 from workbench.pools import MOST_PROBLEMS, Pool, PoolExhausted, Stream
 from workbench.problems import FAMILIES, arithmetic, chains
@@ -115,8 +116,7 @@ class Lab:
         example = "problems.arithmetic(1024), or problems.from_rows(rows) for rows of your own"
         instance_of("problems", self.problems, (Pool, Stream), example)
         if self.held_out is not None:
-            held_out = "problems.arithmetic(100, split='heldout')"
-            instance_of("held_out", self.held_out, Pool, held_out)
+            instance_of("held_out", self.held_out, Pool, "problems.chains(100, split='heldout')")
         # A stream has no end, so its problems cannot be looked through beforehand.
         for pool in (self.problems, self.held_out):
             if isinstance(pool, Pool):
@@ -144,10 +144,10 @@ class Lab:
         """
         if self.config is not None:
             return dict(self.config)
-        settings = self.verifier.config if isinstance(self.verifier, Verifier) else {}
+        options = self.verifier.config if isinstance(self.verifier, Verifier) else {}
         plain = {
             name: value
-            for name, value in settings.items()
+            for name, value in options.items()
             if value is None or isinstance(value, bool | int | float | str)
         }
         numbers = {name: value for name, value in vars(self).items() if is_number(value)}
@@ -439,7 +439,7 @@ def transformers(
         The fields of `TransformersConfig` and of `ModelConfig`.
     """
     # Options, packages and the GPU are checked now; the model is loaded by the first round.
-    config = settings.TransformersConfig(model, **options)
+    config = TransformersConfig(model, **options)
     device = config.device
     if device != "cpu" and (reason := no_bfloat16()):
         raise ValueError(f"labs.transformers: {reason}; device='cpu' does without")
@@ -519,7 +519,7 @@ def unsloth(
     The optimizer has a weight decay of 0.1 (PODS, section 4.1). Gradients are checkpointed as
     Unsloth does it. Log-probabilities are the trainer's, see `workbench.policies.unsloth`.
     """
-    config = settings.UnslothConfig(model, **options)
+    config = UnslothConfig(model, **options)
     if config.fast_inference:
         config.check_used("fast_inference=True", ["rows"])
     else:
@@ -670,7 +670,7 @@ def served(
     )
 
 
-def _check_server(server: Any, config: settings.TransformersConfig) -> None:
+def _check_server(server: Any, config: TransformersConfig) -> None:
     """Raise unless a server can sample for a model that is trained here."""
     from workbench.policies.served import Server
 

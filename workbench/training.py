@@ -221,8 +221,7 @@ class TrainingRound:
         course, plan = self.method.course, None
         if course is not None:
             plan = course.plan(problems, counts, before, self.context)
-            limit = self.lab.sampling.max_new_tokens
-            plan = checked_plan(course, plan, int(counts.sum()), limit)
+            plan = checked_plan(course, plan, int(counts.sum()), self.lab.sampling.max_new_tokens)
         # The number of earlier rollouts is part of the seed, so each stage draws anew.
         seeds = [
             derive(self.training.seed, "generate", self.number, problem.id, int(earlier))
