@@ -25,6 +25,7 @@ from workbench.rules import advantages, allocators, curricula, replay, selectors
 from workbench.rules.advantages import GroupNormalized
 from workbench.rules.allocators import Uniform
 from workbench.rules.rewards import Correct, Overlong
+from workbench.rules.scheduler import scaled_schedule
 from workbench.slots import NEEDS, PerProblem, Reward, Slot, needs_of
 from workbench.utils.bounds import pair
 from workbench.utils.descriptions import compose, describe, parameters
@@ -499,7 +500,6 @@ def pods(
         "random": selectors.Random,
     }
     one_of("rule", rule, rules)
-    whole_number("n", n, 2)
     whole_number("m", m, 1, n)
     return Method(
         "pods",
@@ -706,12 +706,7 @@ def cbs(
     schedule: dict[str, Any] = dict.fromkeys(("warmup", "decay", "learning_rate"))
     if planned is not None:
         whole_number("planned", planned, 1)
-        faster = 500 / planned  # rounds of table 4
-        schedule = {
-            "warmup": round(50 / faster),
-            "decay": 0.008 * faster,
-            "learning_rate": 1e-4 * faster,
-        }
+        schedule = scaled_schedule(planned)
     scheduler = selectors.Scheduler(
         p, scope, mini_batch, floor=floor, entropy_least=least, **schedule
     )

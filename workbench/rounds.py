@@ -23,8 +23,6 @@ from workbench.rules.success_rates import tally
 from workbench.slots import More
 from workbench.utils.validation import brief
 
-MOST_REQUESTS = 1000  # an allocator that asks more often than this in one round never ends
-
 Sample = Callable[[list[Problem], np.ndarray, np.ndarray, int], Rollouts]
 FindMore = Callable[[int, list[Problem]], Sequence[Problem]]
 Timed = Callable[[], AbstractContextManager]
@@ -116,7 +114,7 @@ def collect(
     stage = 0
     # The first thing that is sent into a generator has to be None.
     answer: Any = None
-    for _ in range(MOST_REQUESTS):
+    while True:
         try:
             with timed():
                 request = requests.send(answer)
@@ -128,10 +126,8 @@ def collect(
             # first.
             known = frozenset(problem.id for problem in problems)
             further = more(request.n, problems)
-            problems = [
-                *problems,
-                *checks.checked_problems("curriculum", further, known, request.n),
-            ]
+            new = checks.checked_problems("curriculum", further, known, request.n)
+            problems = [*problems, *new]
             answer = problems
         else:
             counts = checks.checked_counts(f"allocator: {name}", request, len(problems))
@@ -149,10 +145,6 @@ def collect(
             stage += 1
             # The allocator gets everything sampled so far, not only what it has just asked for.
             answer = rollouts
-    else:
-        raise ValueError(
-            f"allocator: {name} asked {MOST_REQUESTS} times in one round without ending"
-        )
     if rollouts is None:
         raise ValueError(f"allocator: {name} asked for no rollouts")
     if kept is None:

@@ -33,21 +33,15 @@ from workbench.policies.memory import out_of_memory
 from workbench.policies.stress import OldWeights
 from workbench.pools import MOST_PROBLEMS, Pool
 from workbench.records import FORMAT, Record, RecordError, Writer, refuse_other_files
+from workbench.records import manifest as manifests
 from workbench.records.checkpoints import pack, unpack
 from workbench.records.health import History, TrainingWarning
 from workbench.records.locks import RecordLock
-from workbench.records.manifest import (
-    check_same_run,
-    made_again,
-    made_of,
-    made_on,
-    manifest_text,
-)
 from workbench.records.trackers import Trackers
 from workbench.rollouts import NonFinite
 from workbench.rules.replay import read_from_files
 from workbench.slots import NEEDS
-from workbench.training import Training
+from workbench.training import Training, TrainingRound
 from workbench.utils.code import digest_of, own_code
 from workbench.utils.descriptions import describe
 from workbench.utils.failures import release
@@ -115,12 +109,7 @@ class _Open:
             self.checkpointed = state["round"]
         if self.round > self.checkpointed:
             made = span(range(self.checkpointed + 1, self.round + 1))
-            self.again = (
-                f"goes on behind its latest checkpoint, made after round {self.checkpointed}"
-                if self.checkpointed
-                else f"begins anew, since it has a checkpoint every {self.checkpoint_every} rounds"
-            )
-            self.again += f"; what was recorded later (round {made}) is made again"
+            self.again = f"makes round {made} again, behind the checkpoint of {self.checkpointed}"
         self.writer.truncate(self.checkpointed)
         training.history = History(self.writer.rows)
         if self.checkpointed == 0:
@@ -144,7 +133,7 @@ class _Open:
         number = self.round + 1
         try:
             with AT_WORK:
-                row, rollouts = self.training.round()
+                row, rollouts = TrainingRound(self.training).run()
         except NonFinite as error:
             # What is in memory goes after an error, and with it everything that shows the cause, so
             # the rollouts are written to the record first.
@@ -334,11 +323,8 @@ class Run:
         manifest = Record(path).manifest
         refuse_other_files(Path(path))
         arguments = manifest["arguments"]
-        unknown = sorted(arguments.keys() - set(ARGUMENTS))
-        if unknown:
-            raise ValueError(f"{path}: its arguments {unknown} are unknown to this version")
         if lab is None:
-            lab = made_again(config.recorded_lab, manifest, "lab", path)
+            lab = manifests.made_again(config.recorded_lab, manifest, "lab", path)
             if manifest.get("data") != lab.digests():
                 raise ValueError(
                     f"{path}: the lab in its manifest has other problems than the run had; they "
@@ -346,7 +332,7 @@ class Run:
                     "Run.resume(path, lab=...)"
                 )
         if method is None:
-            method = made_again(config.rebuild, manifest, "method", path)
+            method = manifests.made_again(config.rebuild, manifest, "method", path)
         options = {"trackers": trackers, "label": manifest.get("label"), "mixed": mixed}
         return cls(lab, method, out=path, **arguments, **options)
 
@@ -380,13 +366,8 @@ class Run:
         return f"Run({self.lab.name!r}, {self.method!r}, seed={self.seed}, out={str(self.path)!r})"
 
     def _repr_html_(self) -> str:
-        rows = [
-            ("lab", self.lab.name),
-            ("method", self.method),
-            ("seed", self.seed),
-            ("record", self.path),
-        ]
-        return card("Run", rows)
+        rows = [("lab", self.lab.name), ("method", self.method), ("seed", self.seed)]
+        return card("Run", [*rows, ("record", self.path)])
 
     # The loop
 
@@ -516,7 +497,7 @@ class Run:
                 )
             refuse_other_files(self.path)
             # A manifest that could not be read again is refused before any model is loaded.
-            manifest_text({"format": FORMAT, **self.configuration()})
+            manifests.manifest_text({"format": FORMAT, **self.configuration()})
             return
         self.check_recorded(self.record.manifest, self.path)
 
@@ -528,7 +509,7 @@ class Run:
         `made` has what is known once the policy is made.
         """
         ours = made or self.configuration() | self._further
-        check_same_run(ours, manifest, path, self.mixed)
+        manifests.check_same_run(ours, manifest, path, self.mixed)
 
 
 def _begin(run: Run) -> _Open:
@@ -551,8 +532,8 @@ def _begin(run: Run) -> _Open:
             **run._further,
             "files": read_from_files(method, policy, run.lab),
             "held_out": len(run.lab.held_out or ()),
-            "policy": made_of(policy),
-            **made_on(policy.device),
+            "policy": manifests.made_of(policy),
+            **manifests.made_on(policy.device),
         }
     # Where the directory holds a record already, that one is opened, and the manifest above is
     # not written.

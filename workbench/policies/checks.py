@@ -50,6 +50,15 @@ def check_gpu(device: str | None, what: str) -> str:
     return device or "cuda"
 
 
+def check_temperature(sampling: Any) -> None:
+    """ValueError for what vLLM refuses, or takes for another temperature than the trainer does."""
+    if 0 < sampling.temperature < 0.01 or sampling.temperature > 2:
+        raise ValueError(
+            f"sampling.temperature={sampling.temperature:g}: vLLM samples at 0, or from 0.01 to 2; "
+            "take one of these, or the sampler of transformers"
+        )
+
+
 def check_vllm(device: str | None) -> None:
     """Raise ImportError without a vLLM for this device.
 
