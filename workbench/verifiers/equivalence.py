@@ -109,12 +109,14 @@ def equivalence() -> Judge:
             gold_text.split(" ")
         ) and not PATTERN.SIDE_BY_SIDE.search(content):
             return "ok"
-        if "." in gold_text and PATTERN.DECIMAL_COMMA.fullmatch(content):
+        if re.search(r"\.|\\frac|/", gold_text) and PATTERN.DECIMAL_COMMA.fullmatch(content):
             content = content.replace(",", ".")
-        offers = PATTERN.EITHER.split(content)
+        offers, wanted = map(_offers, (content, gold_text))
+        if len(offers) > 1 and sorted(offers) == sorted(wanted):
+            return "ok"
         is_one = not PATTERN.SEVERAL.search(gold_text)
         if len(offers) > 1 and is_one:
-            statuses = {compared(offer.strip(), gold_text, known) for offer in offers}
+            statuses = {compared(offer, gold_text, known) for offer in offers}
             return statuses.pop() if len(statuses) == 1 else "wrong"
         status = verdict(gold_text, content)
         if status or not gold:
@@ -192,9 +194,10 @@ def _same(gold: Any, answer: Any) -> bool:
     if are_numbers and gold.has(UnevaluatedExpr) and not answer.has(UnevaluatedExpr):
         if _close(100 * gold, answer):
             return True
-    # Math-Verify compares the sides of equations, whatever their functions are.
+    # Math-Verify compares the sides of equations, whatever their functions and derivatives are.
     if isinstance(gold, sympy.Equality) and isinstance(answer, sympy.Equality):
-        if gold.atoms(AppliedUndef) != answer.atoms(AppliedUndef):
+        unknown = AppliedUndef, sympy.Derivative
+        if gold.atoms(*unknown) != answer.atoms(*unknown):
             return False
     if not _verified(gold, answer, decimals=6, precision=15):
         # Floats in exponents are beyond it.
@@ -429,6 +432,11 @@ def _passes_over(content: str, reading: Any, gold: list, parsed: Callable[[str],
         if not is_compared and not _equivalent(gold, value):
             return True
     return False
+
+
+def _offers(content: str) -> list[str]:
+    """The answers that "or" joins."""
+    return [offer.strip() for offer in PATTERN.EITHER.split(content)]
 
 
 def _as_point(content: str) -> str:
