@@ -215,12 +215,7 @@ def _of_parquet(path: Path) -> list[dict[str, Any]]:
 
 
 ENCODING = "utf-8-sig"  # with or without a byte order mark
-KINDS = {
-    ".jsonl": _of_json_lines,
-    ".json": _of_json,
-    ".csv": csv_rows,
-    ".parquet": _of_parquet,
-}
+KINDS = {".jsonl": _of_json_lines, ".json": _of_json, ".csv": csv_rows, ".parquet": _of_parquet}
 
 
 def _check_columns(names: Sequence[str]) -> None:
@@ -326,10 +321,7 @@ def _listed(items: Iterable[Any], most: int = 5) -> str:
 
 
 def _check_usable(
-    problems: Sequence[Problem],
-    verifier: Any,
-    where: Callable[[Problem], str],
-    own: bool = True,
+    problems: Sequence[Problem], verifier: Any, where: Callable[[Problem], str], own: bool = True
 ) -> None:
     """Raise ValueError unless the verifier can use the gold answer of every problem.
 

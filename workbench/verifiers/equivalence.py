@@ -111,8 +111,11 @@ def equivalence() -> Judge:
             return "ok"
         if re.search(r"\.|\\frac|/", gold_text) and PATTERN.DECIMAL_COMMA.fullmatch(content):
             content = content.replace(",", ".")
-        offers, wanted = map(_offers, (content, gold_text))
-        if len(offers) > 1 and sorted(offers) == sorted(wanted):
+        offers, wanted = (
+            sorted(each.strip() for each in PATTERN.EITHER.split(text))
+            for text in (content, gold_text)
+        )
+        if len(offers) > 1 and offers == wanted:
             return "ok"
         is_one = not PATTERN.SEVERAL.search(gold_text)
         if len(offers) > 1 and is_one:
@@ -432,11 +435,6 @@ def _passes_over(content: str, reading: Any, gold: list, parsed: Callable[[str],
         if not is_compared and not _equivalent(gold, value):
             return True
     return False
-
-
-def _offers(content: str) -> list[str]:
-    """The answers that "or" joins."""
-    return [offer.strip() for offer in PATTERN.EITHER.split(content)]
 
 
 def _as_point(content: str) -> str:
