@@ -229,7 +229,7 @@ def test_a_response_is_truncated_unless_an_end_or_a_padding_token_ends_it():
     sampler = SimpleNamespace(
         trainer=trainer, driver=SimpleNamespace(needs=set()), rows={"a": {"prompt": "a?"}}
     )
-    rollouts, _ = RoundSampler._sample_share(sampler, ["a"] * 4)
+    rollouts = RoundSampler._sample_share(sampler, ["a"] * 4)
     assert rollouts.truncated.tolist() == [False, False, False, True]
     assert [ids.tolist() for ids in rollouts.prompt] == [[8], [7, 8], [6, 7, 8], [6, 7, 8]]
 

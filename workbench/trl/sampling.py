@@ -237,25 +237,22 @@ class RoundSampler:
         # would wait for ever or mix up rollouts.
         trainer.agree("the counts of rollouts", "".join(names).encode(), counts.tobytes())
         wanted = np.repeat(np.array(names, dtype=object), counts).tolist()
-        rollouts, scores = self._sample_together(wanted)
+        rollouts = self._sample_together(wanted)
+        scores = rollouts["scores"]
         if self.filler is None:
             self.filler = rollouts.take([np.argmin(rollouts.prompt.lengths + rollouts.lengths)])
-        is_first = self.driver.round == 1
-        rollouts = rollouts.assign(
-            reward=weighted_sum(
-                scores,
-                trainer.reward_weights.cpu().numpy(),
-                np.repeat(np.arange(len(names)), counts),
-            ),
-            **verdict_columns(trainer.verdict(scores, is_first)),
+        weights = trainer.reward_weights.cpu().numpy()
+        rollouts = rollouts.drop(["scores"]).assign(
+            reward=weighted_sum(scores, weights, np.repeat(np.arange(len(names)), counts)),
+            **verdict_columns(trainer.verdict(scores, first=self.driver.round == 1)),
         )
         self.sampled += len(wanted)
         rollouts = rollouts.take(~np.isnan(rollouts.reward))
         self.scored += len(rollouts)
         return self.driver.score(rollouts, problems, before, stage)
 
-    def _sample_together(self, wanted: list[str]) -> tuple[Rollouts, np.ndarray]:
-        """One rollout for each of the problems named, and their scores (R, F).
+    def _sample_together(self, wanted: list[str]) -> Rollouts:
+        """One rollout for each of the problems named, with a column of their scores (R, F).
 
         Every process samples an equal share; the last ones sample copies that are thrown away.
         """
@@ -270,12 +267,10 @@ class RoundSampler:
         parts = [self._sample_share(mine[i : i + size]) for i in range(0, share, size)]
         # Gathered in the order of the processes, each of which has a run of consecutive rows, so
         # the result is in the order of `wanted`, with the copies at the end.
-        rollouts = Rollouts.concat(gather_object([part for part, _ in parts]))
-        scores = np.concatenate(gather_object([part for _, part in parts]))
-        return rollouts.take(np.arange(len(wanted))), scores[: len(wanted)]
+        return Rollouts.concat(gather_object(parts)).take(np.arange(len(wanted)))
 
-    def _sample_share(self, names: list[str]) -> tuple[Rollouts, np.ndarray]:
-        """One rollout of this process for each of the problems named, and their scores (R, F)."""
+    def _sample_share(self, names: list[str]) -> Rollouts:
+        """One rollout of this process for each of the problems named."""
         trainer = self.trainer
         # Rows of the data set may have columns that TRL's loader has removed from its own.
         columns = next(iter(self.rows.values())).keys()
@@ -294,6 +289,7 @@ class RoundSampler:
             response=Ragged.of(responses, np.int32),
             text=np.array(texts, dtype=object),
             truncated=np.array([ids[-1] not in ends for ids in responses]),
+            columns={"scores": scores},
         )
         if output.get("old_per_token_logps") is not None:
             old_logprobs = of_tensor(output["old_per_token_logps"], rollouts.lengths)
@@ -306,7 +302,7 @@ class RoundSampler:
                 rollouts = rollouts.assign(**{name: column})
         if self.driver.needs & {"entropy", "old_logprobs", "token_entropy"}:
             rollouts = self._with_logprobs(rollouts)
-        return rollouts, scores
+        return rollouts
 
     def logprobs(self, rollouts: Rollouts, temperature: float) -> torch.Tensor:
         """Log-probabilities of the responses under the current weights, (R, T), in nats.

@@ -348,10 +348,8 @@ class GRPOTrainer(BatchingTrainer):
     def _report(self, sampler: RoundSampler) -> None:
         """Log what was sampled and selected, and warn where nothing can be learnt from it."""
         rollouts = self.driver.table()
-        metrics = round_metrics(rollouts, self.driver.round)
-        metrics["rollouts"] = sampler.sampled
-        metrics["unscored"] = sampler.sampled - sampler.scored
-        self.log_metrics(metrics)
+        sampled = {"rollouts": sampler.sampled, "unscored": sampler.sampled - sampler.scored}
+        self.log_metrics(round_metrics(rollouts, self.driver.round) | sampled)
         self.driver.check_not_empty(rollouts, ADVICE)
         # TRL has logged advantages of its own, of groups of one.
         logged = self._logs["advantages"]
