@@ -111,14 +111,12 @@ def test_grpo_with_trl_s_constants_is_trl_up_to_rounding(tmp_path):
 
 def test_rows_are_dealt_evenly_and_each_once():
     lengths = np.array([4, 9, 1, 7, 3, 8, 2])
-    parts = deal(lengths, steps=3, processes=2, rng=None)
-    assert [[len(rows) for rows in step] for step in parts] == [[2, 1], [1, 1], [1, 1]]
-    order = np.concatenate([rows for step in parts for rows in step])
-    assert lengths[order].tolist() == sorted(lengths)
-    at_random = deal(lengths, 3, 2, np.random.default_rng(0))
-    order = np.concatenate([rows for step in at_random for rows in step])
+    parts = deal(lengths, 6, rng=None)
+    assert [len(rows) for rows in parts] == [2, 1, 1, 1, 1, 1]
+    assert lengths[np.concatenate(parts)].tolist() == sorted(lengths)
+    order = np.concatenate(deal(lengths, 6, np.random.default_rng(0)))
     assert sorted(order) == list(range(7)) and lengths[order].tolist() != sorted(lengths)
-    assert [len(rows) for step in deal(np.empty(0), 2, 1, None) for rows in step] == [0, 0]
+    assert [len(rows) for rows in deal(np.empty(0), 2, None)] == [0, 0]
 
 
 @pytest.mark.parametrize("loss", TRL_LOSSES)

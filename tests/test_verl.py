@@ -1443,14 +1443,18 @@ def train(out, method, arguments, steps, *further, **keys):
         "RAY_worker_niceness": "0",
         "RAY_worker_register_timeout_seconds": "600",
     }
-    done = subprocess.run(
-        list(map(str, [*command, *further])),
-        capture_output=True,
-        text=True,
-        cwd=out,
-        env=environment,
-    )
-    printed = done.stdout + done.stderr
+    # Ray gives its own start 30 seconds, which no setting changes; another start is another chance.
+    for _ in range(4):
+        done = subprocess.run(
+            list(map(str, [*command, *further])),
+            capture_output=True,
+            text=True,
+            cwd=out,
+            env=environment,
+        )
+        printed = done.stdout + done.stderr
+        if "The current node timed out during startup" not in printed:
+            break
     assert done.returncode == 0, printed[-4000:]
     return {
         int(step): numbers(line)

@@ -20,16 +20,15 @@ from workbench.trl.sampling import FOR_THE_LOSS, SamplingTrainer
 ROW_MEANS = ("grpo", "sapo", "dr_grpo", "luspo")  # TRL's losses that divide by a number of rows
 
 
-def deal(
-    lengths: np.ndarray, steps: int, processes: int, rng: np.random.Generator | None
-) -> list[list[np.ndarray]]:
-    """Deal rows to micro-steps and processes.
+def deal(lengths: np.ndarray, parts: int, rng: np.random.Generator | None) -> list[np.ndarray]:
+    """Deal rows to as many parts as the processes have micro-steps together.
 
     Parameters
     ----------
     lengths : (K,)
         Tokens of each row.
-    steps, processes : int
+    parts : int
+        In the order in which they are computed: a micro-step of every process, then the next one.
     rng : numpy.random.Generator, optional
         Deals at random. Without one, rows of similar length come together, which saves padding and
         evens out the work of the processes. Only to be used where all micro-steps of a round belong
@@ -37,19 +36,16 @@ def deal(
 
     Returns
     -------
-    list of lists of int64 arrays
-        Positions from 0 to K - 1, by micro-step and process. The arrays differ by at most one in
-        length, and may be empty.
+    list of int64 arrays
+        Positions from 0 to K - 1. The arrays differ by at most one in length, and may be empty.
 
     Examples
     --------
-    >>> deal(np.array([5, 1, 4, 2, 3]), steps=2, processes=2, rng=None)
-    [[array([1, 3]), array([4])], [array([2]), array([0])]]
+    >>> deal(np.array([5, 1, 4, 2, 3]), parts=4, rng=None)
+    [array([1, 3]), array([4]), array([2]), array([0])]
     """
     order = np.argsort(lengths, kind="stable") if rng is None else rng.permutation(len(lengths))
-    # In sorted order, parts that are computed at the same time come from neighbouring lengths.
-    parts = np.array_split(order, steps * processes)
-    return [parts[i * processes : (i + 1) * processes] for i in range(steps)]
+    return np.array_split(order, parts)
 
 
 class BatchingTrainer(SamplingTrainer):
@@ -93,7 +89,8 @@ class BatchingTrainer(SamplingTrainer):
         rng = None if is_one_step else self.driver.context.rng("micro-batches")
         # The same deal in every process, since lengths and generator are the same. Each then takes
         # its own part of every micro-step.
-        shares = deal(lengths, steps, self.accelerator.num_processes, rng)
+        processes = self.accelerator.num_processes
+        shares = deal(lengths, steps * processes, rng)[self.accelerator.process_index :: processes]
 
         is_hidden = chosen.truncated & self.mask_truncated_completions
         # A truncated response that TRL is told to mask counts no tokens. TRL's token mean divides
@@ -103,8 +100,8 @@ class BatchingTrainer(SamplingTrainer):
             tokens = np.array([mask.sum() for mask in chosen["tool_mask"]])
         total = torch.as_tensor(int((tokens * ~is_hidden).sum()), device=device)
         batches = []
-        for parts in shares:
-            mine = active[parts[self.accelerator.process_index]]
+        for share in shares:
+            mine = active[share]
             if len(mine):
                 rows, is_shown = chosen.take(mine), ~is_hidden[mine]
                 values = self.padded(advantages.take(mine)).float()

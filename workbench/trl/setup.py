@@ -231,10 +231,6 @@ def _apply_group_size(config: GRPOConfig, method: Method) -> None:
     # Evaluation has its own number, which would otherwise follow the new one unnoticed.
     if config.num_generations_eval is None:
         config.num_generations_eval = config.num_generations
-    logger.warning(
-        f"num_generations={size}, since the method {method.name!r} trains on so many rollouts of a "
-        "problem"
-    )
     config.num_generations = size
 
 
