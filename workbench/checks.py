@@ -65,9 +65,12 @@ def checked_counts(who: str, counts: Any, problems: int) -> np.ndarray:
     """An allocator's counts (P,) as int64."""
     array = checked_numbers(who, "counts", counts, problems, low=0)
     # Whole numbers of a floating-point type pass, since counts are often worked out from rates.
-    if (array != np.floor(array)).any() or array.sum() > MOST_ROLLOUTS:
-        allowed = f"whole numbers are needed, together {MOST_ROLLOUTS} at most"
-        raise ValueError(f"{who}: counts={brief(array.tolist())}; {allowed}")
+    if (array != np.floor(array)).any():
+        raise ValueError(f"{who}: counts={brief(array.tolist())}; whole numbers are needed")
+    if array.sum() > MOST_ROLLOUTS:
+        raise ValueError(
+            f"{who} asked for {int(array.sum())} rollouts at once; {MOST_ROLLOUTS} are allowed"
+        )
     return array.astype(np.int64)
 
 

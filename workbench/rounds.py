@@ -23,6 +23,8 @@ from workbench.rules.success_rates import tally
 from workbench.slots import More
 from workbench.utils.validation import brief
 
+MOST_REQUESTS = 1000  # an allocator that asks more often than this in one round never ends
+
 Sample = Callable[[list[Problem], np.ndarray, np.ndarray, int], Rollouts]
 FindMore = Callable[[int, list[Problem]], Sequence[Problem]]
 Timed = Callable[[], AbstractContextManager]
@@ -114,7 +116,7 @@ def collect(
     stage = 0
     # The first thing that is sent into a generator has to be None.
     answer: Any = None
-    while True:
+    for _ in range(MOST_REQUESTS):
         try:
             with timed():
                 request = requests.send(answer)
@@ -145,6 +147,10 @@ def collect(
             stage += 1
             # The allocator gets everything sampled so far, not only what it has just asked for.
             answer = rollouts
+    else:
+        raise ValueError(
+            f"allocator: {name} asked {MOST_REQUESTS} times in one round without ending"
+        )
     if rollouts is None:
         raise ValueError(f"allocator: {name} asked for no rollouts")
     if kept is None:

@@ -109,7 +109,12 @@ class _Open:
             self.checkpointed = state["round"]
         if self.round > self.checkpointed:
             made = span(range(self.checkpointed + 1, self.round + 1))
-            self.again = f"makes round {made} again, behind the checkpoint of {self.checkpointed}"
+            self.again = (
+                f"goes on behind its latest checkpoint, made after round {self.checkpointed}"
+                if self.checkpointed
+                else f"begins anew, since it has a checkpoint every {self.checkpoint_every} rounds"
+            )
+            self.again += f"; what was recorded later (round {made}) is made again"
         self.writer.truncate(self.checkpointed)
         training.history = History(self.writer.rows)
         if self.checkpointed == 0:
