@@ -261,7 +261,7 @@ class Rollouts:
     draw: np.ndarray = _column(np.int64, 0)
     stage: np.ndarray = _column(np.int64, 0)
     round: np.ndarray = _column(np.int64, 0)
-    columns: Mapping[str, np.ndarray | Ragged] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problem = np.asarray(self.problem, dtype=str)
