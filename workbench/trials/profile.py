@@ -35,7 +35,7 @@ from workbench.records.tables import content_of, reading
 from workbench.trials.plan import group_costs, plan
 from workbench.trials.samples import final_answer, read_samples, tally
 from workbench.utils.seeding import generator
-from workbench.utils.validation import brief, instance_of, number, whole_number
+from workbench.utils.validation import brief, instance_of, number, output, whole_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -367,6 +367,7 @@ def profile(
     instance_of("lab", lab, Lab, "labs.tiny()")
     whole_number("samples", samples, 1)
     whole_number("seed", seed, 0)
+    folder = None if out is None else output("out", out)
     asked = _asked(lab, problems, seed)
     settings = {
         "lab": lab.description(),
@@ -374,7 +375,6 @@ def profile(
         "seed": seed,
         "problems": [[each.id, each.prompt, each.answer, each.level] for each in asked],
     }
-    folder = None if out is None else Path(out)
     if folder is not None:
         _begin(folder, settings)
     return Profile(*_frames(asked, _sample(lab, asked, samples, seed, folder)))
