@@ -51,7 +51,7 @@ from workbench.utils.machine import torch_threads
 from workbench.utils.numbers import span, to_digits
 from workbench.utils.progress import Progress
 from workbench.utils.seeding import derive
-from workbench.utils.validation import instance_of, positive_number, whole_number
+from workbench.utils.validation import instance_of, output, positive_number, whole_number
 
 # The arguments of `Run` that the manifest holds, and that `resume` passes on.
 ARGUMENTS = (
@@ -273,7 +273,7 @@ class Run:
         if learning_rate is not None:
             positive_number("learning_rate", learning_rate, high=LARGEST_LEARNING_RATE)
         if out is not None:
-            instance_of("out", out, (str, os.PathLike), "'runs/mine', or None")
+            output("out", out)
         # In this way a sweep over a notebook reaches its runs.
         label = label if label is not None else os.environ.get("WORKBENCH_LABEL")
         if label is not None:

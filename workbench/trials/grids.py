@@ -61,6 +61,7 @@ from workbench.utils.validation import (
     did_you_mean,
     instance_of,
     one_of,
+    output,
     plain_data,
     whole_number,
 )
@@ -375,7 +376,7 @@ def sweep(
     """
     engine.check_arguments(jobs, ray, gpus)
     name = "grid" if isinstance(grid, dict) else Path(grid).stem
-    out = Path(out if out is not None else Path("runs", "sweeps", name)).absolute()
+    out = output("out", out if out is not None else Path("runs", "sweeps", name))
     cases = read(grid, out, records, mixed)
     # Before the lock, which is the first file that a sweep writes into its directory.
     engine.check_directory(out, LISTED, LOCK, "sweep")

@@ -31,7 +31,7 @@ from workbench.trials.beliefs import Started
 from workbench.trials.plan import group_costs, plan
 from workbench.trials.rates import GRID, Rates
 from workbench.trials.samples import final_answer, read_samples, tally
-from workbench.utils.validation import instance_of, number, whole_number
+from workbench.utils.validation import instance_of, number, output, whole_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -310,6 +310,8 @@ def profile(
     instance_of("lab", lab, Lab, "labs.tiny()")
     whole_number("samples", samples, 1)
     whole_number("seed", seed, 0)
+    if out is not None:
+        out = output("out", out)
     asked = _asked(lab, problems, seed)
     settings = {
         "lab": lab.description(),

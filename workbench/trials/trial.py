@@ -55,6 +55,7 @@ from workbench.trials.tuning import FIRST_SEED, Point
 from workbench.utils.descriptions import describe, differences
 from workbench.utils.labels import LOGS, to_folder
 from workbench.utils.numbers import duration
+from workbench.utils.validation import output
 
 PLAN = "trial.json"
 LOCK = "trial.lock"
@@ -163,9 +164,9 @@ class Trial:
         report: Callable[[str], Any] = print,
     ) -> None:
         engine.check_arguments(jobs, ray, gpus)
+        self.out = output("out", out)
         lab = choose_lab(lab)
         steps = mini_batches if isinstance(mini_batches, Iterable) else [mini_batches]
-        self.out = Path(out).absolute()
         self._ledger = None if ledger is None else Ledger(ledger, level)
         if self._ledger and self._ledger.path.is_relative_to(self.out):
             raise ValueError(f"ledger={str(ledger)!r}: a directory outside of `out` is needed")
