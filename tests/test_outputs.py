@@ -1,10 +1,12 @@
 """Where something cannot be written, it is said in one sentence that names the argument."""
 
 import os
+import sys
 
 import pytest
 
 import workbench as wb
+import workbench.trials.grids
 from workbench.records import RecordError, pack
 from workbench.reports import report
 from workbench.utils.validation import output
@@ -18,9 +20,9 @@ def never(*arguments, **options):
 def nothing_is_loaded(monkeypatch):
     monkeypatch.setattr("workbench.labs.Lab.policy", never)
     monkeypatch.setattr("workbench.labs.Lab.check_answers", never)
-    monkeypatch.setattr("workbench.trials.profile._sample", never)
-    monkeypatch.setattr("workbench.trials.grids.read", never)
-    monkeypatch.setattr("workbench.trials.trial.choose_lab", never)
+    monkeypatch.setattr(sys.modules["workbench.trials.profile"], "_sample", never)
+    monkeypatch.setattr(sys.modules["workbench.trials.grids"], "read", never)
+    monkeypatch.setattr(sys.modules["workbench.trials.trial"], "choose_lab", never)
 
 
 def wrong_outputs(folder):
