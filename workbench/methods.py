@@ -708,7 +708,7 @@ def cbs(
         whole_number("planned", planned, 1)
         schedule = scaled_schedule(planned)
     scheduler = selectors.Scheduler(
-        p, scope, mini_batch, floor=floor, entropy_least=least, **schedule
+        keep=p, scope=scope, mini_batch=mini_batch, floor=floor, entropy_least=least, **schedule
     )
     return method.but(
         name="cbs",
