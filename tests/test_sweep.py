@@ -741,7 +741,6 @@ def test_the_frame_has_parameters_and_results(notebooks):
     assert frame["n"].tolist() == [5, 6, 7, 8]  # a mapping arrived as JSON
     assert frame["rate"].tolist() == [2.0] * 4
     assert set(frame["threads"]) == {"1"}
-    assert set(frame["typed"]) == {"<class 'float'>"}
 
 
 def test_executed_notebooks_name_no_path_of_the_machine(notebooks):

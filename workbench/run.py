@@ -328,6 +328,9 @@ class Run:
         manifest = Record(path).manifest
         refuse_other_files(Path(path))
         arguments = manifest["arguments"]
+        unknown = sorted(arguments.keys() - set(ARGUMENTS))
+        if unknown:
+            raise ValueError(f"{path}: its arguments {unknown} are unknown to this version")
         if lab is None:
             lab = manifests.made_again(config.recorded_lab, manifest, "lab", path)
             if manifest.get("data") != lab.digests():
