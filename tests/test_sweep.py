@@ -655,7 +655,7 @@ if word.startswith("meet"):  # ends only if the other one runs at the same time
         assert time.monotonic() < ended
         time.sleep(0.05)"""
 RESULTS = """print("before")
-found = {"number": number, "twice": 2 * number, "typed": str(type(rate)), "n": json.loads(options)}
+found = {"number": number, "twice": 2 * number, "n": json.loads(options)}
 print(json.dumps({**found, "n": found["n"].get("n"), "threads": os.environ["OMP_NUM_THREADS"]}))"""
 
 
