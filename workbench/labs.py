@@ -458,7 +458,9 @@ def transformers(
             "merges": config.hand_over == "merged",
         }
     if server is not None:
-        _check_server(server, config)
+        from workbench.policies.served import check_server
+
+        check_server(server, config)
         config.check_used("a server that samples", (*OF_VLLM, "rows"))
     elif config.engine == "vllm":
         config.check_used("engine='vllm'", ["rows"])
@@ -668,18 +670,6 @@ def served(
         model={"model": model, "template": template},
         lacks=OF_WEIGHTS,
     )
-
-
-def _check_server(server: Any, config: TransformersConfig) -> None:
-    """Raise unless a server can sample for a model that is trained here."""
-    from workbench.policies.served import Server
-
-    instance_of("server", server, Server, "Server('http://localhost:8000')")
-    checks.check_temperature(config.sampling)
-    if config.engine != "transformers":
-        raise ValueError(f"engine={config.engine!r}: the server samples; leave it out")
-    checks.check_hand_over(config.lora or {}, merged=True)
-    checks.check_packages("trl", "vllm")
 
 
 def _on_model(

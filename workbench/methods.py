@@ -702,11 +702,7 @@ def cbs(
     }
     one_of("base", base, bases)
     method, floor, least = bases[base]
-    # Without a plan the scheduler takes the length of the run.
-    schedule: dict[str, Any] = dict.fromkeys(("warmup", "decay", "learning_rate"))
-    if planned is not None:
-        whole_number("planned", planned, 1)
-        schedule = scaled_schedule(planned)
+    schedule = scaled_schedule(planned)
     scheduler = selectors.Scheduler(
         keep=p, scope=scope, mini_batch=mini_batch, floor=floor, entropy_least=least, **schedule
     )

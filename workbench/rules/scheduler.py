@@ -31,7 +31,7 @@ from workbench.utils.bounds import (
 )
 from workbench.utils.groups import group_numbers, place_within
 from workbench.utils.seeding import generator
-from workbench.utils.validation import number, one_of
+from workbench.utils.validation import number, one_of, whole_number
 
 # The network's inputs, in the order of its columns.
 FEATURES = (
@@ -163,12 +163,17 @@ def epsilon(
     return 1.0 if t <= warmup else max(start - (t - 1) * decay, floor)
 
 
-def scaled_schedule(planned: float) -> dict[str, Any]:
+def scaled_schedule(planned: float | None) -> dict[str, Any]:
     """The schedule of table 4, from its 500 rounds scaled to a number of rounds.
+
+    Its values are None without a number: the scheduler then takes the length of the run.
 
     >>> scaled_schedule(250)
     {'warmup': 25, 'decay': 0.016, 'learning_rate': 0.0002}
     """
+    if planned is None:
+        return dict.fromkeys(("warmup", "decay", "learning_rate"))
+    whole_number("planned", planned, 1)
     faster = PLANNED / planned
     return {"warmup": round(50 / faster), "decay": 0.008 * faster, "learning_rate": 1e-4 * faster}
 
