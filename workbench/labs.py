@@ -220,10 +220,9 @@ class Lab:
         problems, and for a stream that the lab's own config describes.
         """
         # The config says how to make a stream again, which says more than a digest.
-        is_stream = isinstance(self.problems, Stream)
-        is_described = is_stream and _is_known(self.problems) and bool(self.config)
+        is_made = isinstance(self.problems, Stream) and _is_known(self.problems) and self.config
         return {
-            "problems": None if is_described else self.problems.digest,
+            "problems": None if is_made else self.problems.digest,
             "held_out": None if self.held_out is None else self.held_out.digest,
         }
 

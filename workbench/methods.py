@@ -500,6 +500,7 @@ def pods(
         "random": selectors.Random,
     }
     one_of("rule", rule, rules)
+    whole_number("n", n, 2)
     whole_number("m", m, 1, n)
     return Method(
         "pods",
