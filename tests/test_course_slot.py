@@ -474,8 +474,8 @@ def test_a_step_of_the_network_is_one_on_the_cross_entropy():
     states = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     right = np.array([True, False, True, True, False])
     course = courses.Survival(2, learning_rate=0.1, units=4)
-    course.head = Learner(1, 4, 2, 0.1, "sgd", inputs=3)
-    weights = [torch.tensor(each, requires_grad=True) for each in course.head.parameters]
+    course.learner = Learner(1, 4, 2, 0.1, "sgd", inputs=3)
+    weights = [torch.tensor(each, requires_grad=True) for each in course.learner.parameters]
     hidden = (torch.tensor(states) @ weights[0] + weights[1]).relu()
     logits = (hidden @ weights[2] + weights[3])[:, 0]
     target = torch.tensor(right, dtype=torch.float32)
@@ -483,14 +483,14 @@ def test_a_step_of_the_network_is_one_on_the_cross_entropy():
     course.judged = {("a", i): state for i, state in enumerate(states)}
     table = finished(["a"] * 5, right, [3] * 5).assign(draw=np.arange(5))
     course.feedback(table, HERE)
-    for after, before in zip(course.head.parameters, weights):
+    for after, before in zip(course.learner.parameters, weights):
         expected = (before - 0.1 * before.grad).detach().numpy()
         assert after == pytest.approx(expected, abs=1e-6)
 
 
 def test_not_every_rollout_of_a_request_is_stopped():
     course = courses.Survival(4, warm_up=0, keep=1e-9, explore=0.0, units=2)
-    course.head = Learner(0, 2, 2, inputs=2)
+    course.learner = Learner(0, 2, 2, inputs=2)
     said, _ = grown(course, np.ones((4, 2)), 1)
     assert sorted(said.tolist()) == [GO_ON, STOP, STOP, STOP]
     course.keep = 0.5
