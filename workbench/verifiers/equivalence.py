@@ -105,21 +105,18 @@ def equivalence() -> Judge:
     def compared(content: str, gold_text: str, known: tuple[str, str, list]) -> str:
         """The status of what a box holds."""
         gold_core, gold_unit, gold = known
-        if "".join(content.split(" ")) == "".join(
-            gold_text.split(" ")
-        ) and not PATTERN.SIDE_BY_SIDE.search(content):
+        # The same text, in which the answers that "or" joins may come in any order.
+        said, wanted = (
+            sorted(PATTERN.EITHER.split(text.replace(" ", ""))) for text in (content, gold_text)
+        )
+        if said == wanted and not PATTERN.SIDE_BY_SIDE.search(content):
             return "ok"
         if re.search(r"\.|\\frac|/", gold_text) and PATTERN.DECIMAL_COMMA.fullmatch(content):
             content = content.replace(",", ".")
-        offers, wanted = (
-            sorted(each.strip() for each in PATTERN.EITHER.split(text))
-            for text in (content, gold_text)
-        )
-        if len(offers) > 1 and offers == wanted:
-            return "ok"
+        offers = PATTERN.EITHER.split(content)
         is_one = not PATTERN.SEVERAL.search(gold_text)
         if len(offers) > 1 and is_one:
-            statuses = {compared(offer, gold_text, known) for offer in offers}
+            statuses = {compared(offer.strip(), gold_text, known) for offer in offers}
             return statuses.pop() if len(statuses) == 1 else "wrong"
         status = verdict(gold_text, content)
         if status or not gold:
