@@ -93,6 +93,8 @@ def respond(policy, path, body, ended=None):
         max_new_tokens=body["max_tokens"],
         stop=tuple(body.get("stop", ())),
     )
+    never = sorted(int(token) for token in body.get("logit_bias") or {})
+    policy.never = torch.tensor(never) if never else None
     prompt = body["messages"][0]["content"] if "chat" in path else body["prompt"]
     ids = prompt if isinstance(prompt, list) else policy.encode([prompt])[0]
     uniforms = uniforms_of([body["seed"]], np.ones(1, int), sampling.max_new_tokens)

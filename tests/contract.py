@@ -131,6 +131,16 @@ class Contract:
             rollouts = policy.rescored(rollouts)
         assert np.abs(mean_entropy - rollouts.entropy).max() < self.tolerance
 
+    @pytest.mark.parametrize("sampling", [SAMPLING, GREEDY])
+    def test_ids_that_stand_for_no_token_are_never_drawn(self, policy, sampling, monkeypatch):
+        """The token that is drawn most often stands for them here."""
+        usual = policy.generate(PROMPTS, [2] * 6, sampling, seed=1).response.values
+        seen = np.bincount(usual)
+        seen[policy.end_ids] = 0
+        monkeypatch.setattr(policy, "never", torch.tensor([seen.argmax()], device=policy.device))
+        drawn = policy.generate(PROMPTS, [2] * 6, sampling, seed=1).response.values
+        assert len(drawn) and seen.argmax() not in drawn
+
     @pytest.mark.parametrize("temperature", [0.5, 1.7])
     def test_logprobs_are_of_the_tempered_distribution(self, policy, temperature):
         sampling = Sampling(temperature=temperature, max_new_tokens=16)

@@ -12,6 +12,7 @@ from scipy import stats
 from trl_cases import dataset, trainer
 
 import workbench as wb
+from workbench.analysis.forecast import Sigmoid
 from workbench.analysis.intervals import welch
 from workbench.analysis.sources import logs
 
@@ -33,6 +34,14 @@ def verl(path, values):
         for step, value in enumerate(values, 1)
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def console(path, values):
+    """What verl prints, with the longest of its usual names."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    name = "val-core/openai/gsm8k/reward/mean@1"
+    path.write_text("".join(f"step:{step} - {name}:{v}\n" for step, v in enumerate(values)))
     return path
 
 
@@ -145,6 +154,53 @@ def test_metrics_of_verl_and_a_last_line_that_is_being_written(tmp_path):
     assert "unfinished" in log.notes[0]
 
 
+def test_the_console_and_the_dumps_of_verl(tmp_path):
+    printed = tmp_path / "run-seed-2.log"
+    printed.write_text(
+        "(TaskRunner pid=7) step:0 - val-core/gsm8k/acc/mean@1:np.float64(0.25)\n"
+        "(TaskRunner pid=7) some other line - with:colons\n"
+        "(TaskRunner pid=7) step:1 - critic/score/mean:0.125 - actor/lr:1e-06 - a/kl:nan\n"
+        "step:2 - critic/score/mean:-0.5 - training/global_step:2\n"
+    )
+    [log] = logs(printed)
+    assert (log.seed, log.rate) == (2, 1e-6)
+    assert log.rows[0] == {"step": 0, "val-core/gsm8k/acc/mean@1": 0.25}
+    assert [row.get("critic/score/mean") for row in log.rows] == [None, 0.125, -0.5]
+    for step in (9, 10):
+        rows = [
+            {"input": "1+1=", "output": "2", "gts": "2", "score": score, "acc": score > 0}
+            for score in (step - 9, 1.0)
+        ]
+        (tmp_path / "dumps").mkdir(exist_ok=True)
+        (tmp_path / "dumps" / f"{step}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    [log] = logs(tmp_path / "dumps")
+    assert [(row["step"], row["score"], row["acc"]) for row in log.rows] == [
+        (9, 0.5, 0.5),
+        (10, 1.0, 1.0),
+    ]
+    (tmp_path / "notes.log").write_text("nothing of a step: here")
+    with pytest.raises(ValueError, match="no log of a run is there"):
+        logs(tmp_path / "notes.log")
+
+
+def test_events_as_openrlhf_writes_them(tmp_path):
+    from torch.utils.tensorboard import SummaryWriter
+
+    for arm_name, gain in (("a", 0.0), ("b", 0.1)):
+        for seed in range(3):
+            with SummaryWriter(tmp_path / arm_name / f"seed-{seed}") as writer:
+                for step in range(1, 7):
+                    score = gain + step / 10 + seed / 100
+                    writer.add_scalar("train/reward", score, step)
+                    writer.add_scalar("train/actor_lr", 1e-6, step)
+                    writer.add_scalar("eval/eval_math_pass1", score, step)
+    found = wb.compare({name: tmp_path / name for name in "ab"})
+    assert (found.x, found.y) == ("step", "eval/eval_math_pass1")
+    [row] = found.table.to_dict("records")
+    assert row["difference"] == pytest.approx(0.1) and row["learning_rate"] == "1e-06"
+    assert wb.compare([tmp_path / "a", tmp_path / "b"], y="train/reward").y == "train/reward"
+
+
 def test_records_agree_with_the_comparison_of_records():
     from workbench.analysis import comparisons
 
@@ -206,7 +262,7 @@ def test_the_cost_to_a_target_decides_where_there_is_one(tmp_path):
     [row] = found.table.to_dict("records")
     assert row["verdict"] == "better" and row["high"] < 0.6
     assert row["sentence"].startswith("fast needs .5")
-    assert "step to reach 0.5 of reward (4 seeds)" in row["sentence"]
+    assert "step to reach 0.5 of reward (4 pairs of seeds)" in row["sentence"]
     with pytest.raises(ValueError, match=r"target=0.05: a run of reward begins there already"):
         wb.compare({"slow": slow, "fast": fast}, target=0.05)
 
@@ -245,6 +301,26 @@ def test_seeds_needed_find_the_change_four_times_out_of_five(tmp_path):
     assert 0.78 < found < 0.93
     with pytest.raises(ValueError, match="a spread needs at least two"):
         wb.seeds_needed(csv(tmp_path / "one.csv", [0.1, 0.2]))
+
+
+def test_held_out_accuracies_are_forecast_where_they_begin_before_training(tmp_path):
+    steps = np.arange(0, 61, 10)
+    ceilings = {"a": 0.9, "b": 0.6}
+    for name, ceiling in ceilings.items():
+        for seed in range(4):
+            scores = Sigmoid(0.2, ceiling, 30, 2).at(steps) + seed / 500
+            csv(tmp_path / name / f"seed-{seed}.csv", [1] * 7, steps, accuracy=scores)
+    found = wb.compare({name: tmp_path / name for name in ceilings}, y="accuracy")
+    [row] = found.table.to_dict("records")
+    for of, name in (("", "b"), ("baseline_", "a")):
+        truth = Sigmoid(0.2, ceilings[name], 30, 2).at(120)
+        assert row[f"{of}forecast_low"] < truth < row[f"{of}forecast_high"]
+        assert row[f"{of}ceiling"] == pytest.approx(ceilings[name], abs=0.03)
+    assert "at step 120 it would stand at" in row["sentence"] and "ceilings" in row["sentence"]
+    later = {n: arm(tmp_path / "later", n, [0.5, 0.6]) for n in ("c", "d")}
+    refused = wb.compare(later)
+    assert np.isnan(refused.table["forecast"]).all()
+    assert any("an evaluation before the first round is needed" in note for note in refused.notes)
 
 
 # What logs have, and what is said of it
@@ -309,12 +385,13 @@ def test_bad_runs_are_one_sentence(tmp_path):
 # Pictures
 
 
-@pytest.mark.parametrize("source", ["csv", "verl", "record"])
+@pytest.mark.parametrize("source", ["csv", "verl", "console", "record"])
 def test_a_figure_for_a_paper_has_nothing_cut_off(tmp_path, source):
     if source == "record":
         runs = {name: CBS / name for name in ("grpo-full", "grpo-round")}
     else:
-        write, suffix = (csv, "csv") if source == "csv" else (verl, "jsonl")
+        writers = {"csv": (csv, "csv"), "verl": (verl, "jsonl"), "console": (console, "log")}
+        write, suffix = writers[source]
         names = ("ours, with a long name", "theirs")
         runs = {n: arm(tmp_path, n, [0.5, 0.6], write=write, suffix=suffix) for n in names}
     found = wb.compare(runs)

@@ -19,7 +19,7 @@ from workbench.labs import shipped
 from workbench.policies.transformers import TransformersPolicy
 from workbench.records import Writer
 from workbench.run import _Open
-from workbench.training import Training
+from workbench.training import TrainingRound
 from workbench.trials import engine
 from workbench.trials.cases import Case
 
@@ -44,11 +44,11 @@ def stop_at(monkeypatch, place, in_round, is_done, error=KeyboardInterrupt):
     owner, name = PLACES[place]
     function = getattr(owner, name)
     numbers = []
-    play = Training.round
+    play = TrainingRound.run
 
-    def counted(training):
-        numbers.append(training.history.rounds + 1)
-        return play(training)
+    def counted(this):
+        numbers.append(this.number)
+        return play(this)
 
     def raising(*args, **options):
         if numbers[-1:] != [in_round]:
@@ -58,7 +58,7 @@ def stop_at(monkeypatch, place, in_round, is_done, error=KeyboardInterrupt):
             function(*args, **options)
         raise error("stopped here")
 
-    monkeypatch.setattr(Training, "round", counted)
+    monkeypatch.setattr(TrainingRound, "run", counted)
     monkeypatch.setattr(owner, name, raising)
 
 

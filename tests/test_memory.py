@@ -361,19 +361,10 @@ def test_what_to_lower_by_how_much_when_memory_runs_out():
     def told(phase, error=error):
         return out_of_memory(error, lab, SimpleNamespace(policy=policy, phase=phase))
 
-    sizes = {"lora_rank": 0, "dtype": "float32", "autocast": False, "max_length": 1}
-    sizes |= {"gradient_checkpointing": False, "rollouts": 0}
-    small, large = (
-        sum(
-            estimate(from_config(policy.decoder.config.to_dict()), micro_tokens=n, **sizes).values()
-        )
-        for n in (8192, 16_384)
-    )
-    assert f"micro_tokens from 16384 to 8192, about {(large - small) / 1e9:.1f} GB" in told(
-        "update"
-    )
+    half = "micro_tokens from 16384 to 8192, which frees half of the activations"
+    assert half in told("update")
     assert "Tried to allocate 2.00 GiB" in told("update") and "\n" not in told("update")
-    assert "rows from 64 to 32, about 0.0 GB" in told("generate")
+    assert "rows from 64 to 32, which frees half of the keys and values" in told("generate")
     policy.engine = SimpleNamespace(share=0.4)
     for phase in ("generate", "update"):
         assert "gpu_memory_utilization from 0.4 to 0.3" in told(phase)

@@ -1376,12 +1376,6 @@ def test_a_state_of_another_version_is_refused_by_name(name):
         method.clone().load_state_dict(less)
 
 
-@pytest.mark.parametrize("correct, tries", [([-1], [2]), ([3], [2])])
-def test_counts_that_no_rollouts_have_are_refused(correct, tries):
-    with pytest.raises(ValueError, match=r"correct: .* of 2 rollouts of problem 'a'"):
-        Posteriors().observe(["a"], np.array(correct), np.array(tries))
-
-
 def test_every_method_cites_its_paper():
     import re
 

@@ -20,25 +20,17 @@ def part(heading):
     return README.split(f"\n## {heading}\n")[1].split("\n## ")[0]
 
 
-def rows(heading):
-    """The cells of a table below a heading, row by row, without its head."""
-    lines = [line for line in part(heading).splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+def page(name):
+    return (ROOT / name).read_text()
 
 
 def test_the_code_runs_at_a_small_scale(at_small_scale, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "readme"}
     for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
-        if "wb.trial(" in block:
-            # Tests of trials make such runs. Here only its arguments are checked.
-            block = block.split("print(trial)")[0].replace("wb.trial(", "Trial(")
-            block = f"from workbench.trials import Trial\n{block}"
         exec(block, names)
     assert DARK_PAGE in (tmp_path / "runs" / "first" / "compare.svg").read_text()
     assert names["run"].round == 2
-    assert len(names["rollouts"]) == 32
-    assert names["stats"].rollouts <= 32
 
 
 def test_the_first_figure_follows_a_dark_page():
@@ -47,7 +39,7 @@ def test_the_first_figure_follows_a_dark_page():
 
 def test_the_comments_of_the_primitives_show_what_they_return(tmp_path, monkeypatch):
     names = {"wb": wb}
-    block = re.findall(r"```python\n(.*?)```", part("The primitives, without the rest"), re.DOTALL)
+    block = re.findall(r"```python\n(.*?)```", part("The rules without the rest"), re.DOTALL)
     exec(block[0], names)
     shown = dict(re.findall(r"^(\w+) = .*# (\[.*\])$", block[0], re.MULTILINE))
     assert set(shown) == {"kept", "scores", "counts"}
@@ -80,24 +72,23 @@ def test_commands_are_targets_of_make_or_of_the_command_line():
 
 
 def test_the_table_of_methods_is_that_of_the_papers():
-    assert [cells[0].strip("`") for cells in rows("The methods")[: len(PAPERS)]] == list(PAPERS)
+    named = re.findall(r"^\| `(\w+)` \|", page("docs/papers/index.md"), re.MULTILINE)
+    assert named == list(PAPERS)
 
 
 def test_the_table_of_claims_is_that_of_the_verdicts():
-    assert tuned.markdown(ROOT / "data") in part("What came out"), (
+    assert tuned.markdown(ROOT / "data") in page("docs/claims.md"), (
         "print the table anew, as CONTRIBUTING.md says"
     )
 
 
 def test_every_notebook_is_listed():
-    listed = set(re.findall(r"\(notebooks/(\w+\.ipynb)\)", README))
+    listed = set(re.findall(r"\((\w+\.ipynb)\)", page("notebooks/README.md")))
     assert listed == {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
 
 
-def test_the_tour_names_every_folder_and_no_other():
-    named = set(re.findall(r"`(\w+)/`", " ".join(cells[0] for cells in rows("A tour of the code"))))
-    folders = {path.parent.name for path in (ROOT / "workbench").glob("*/__init__.py")}
-    assert named == folders
+def test_it_is_read_in_five_minutes():
+    assert len(README.split()) <= 1000
 
 
 def test_files_named_as_code_exist():

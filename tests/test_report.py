@@ -376,7 +376,7 @@ def test_notebooks_show_short_escaped_tables(hostile, tmp_path):
     method = wb.methods.pods(4, 2).but(name="<b>mine</b>")
     run = wb.Run(lab, method, seed=3, out=tmp_path / "<i>")
     expected = {
-        "a pool of 32": lab,
+        "Pool(32 problems": lab,
         "MaxVariance(m=2)": run.method,
         "&lt;i&gt;": run,
         "held-out accuracy": record,

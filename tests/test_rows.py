@@ -207,6 +207,27 @@ def test_numbers_in_a_csv_file_stay_as_they_are_written(tmp_path):
     assert [each.answer for each in from_file(path)] == ["007", "1e3"]
 
 
+@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("0.1234567890123456789", "0.1234567890123456789"),
+        ("3.14159265358979323846", "3.14159265358979323846"),
+        ("-2.00000000000000000001", "-2.00000000000000000001"),
+        ("1e400", "1e400"),
+        ("12345678901234567890123", "12345678901234567890123"),
+        ("0.1", "0.1"),
+        ("2.50", "2.5"),
+    ],
+)
+def test_no_number_of_json_loses_digits(suffix, written, read, tmp_path):
+    """A number that a float holds is written as Python writes it, as before."""
+    row = f'{{"prompt": "x=", "answer": {written}}}'
+    path = tmp_path / f"data{suffix}"
+    path.write_text(row if suffix == ".jsonl" else f"[{row}]")
+    assert from_file(path)[0].answer == read
+
+
 def test_no_number_is_within_an_infinite_tolerance():
     names = {}
     exec(COMPARISON, names)

@@ -94,6 +94,9 @@ class RecordedLLM:
             self.requests.update(dict.fromkeys(range(len(inputs))))
             raise KeyboardInterrupt
         assert all(each.flat_logprobs for each in params)
+        bias = params[0].logit_bias or {}
+        assert set(bias.values()) <= {-100.0} and len(bias) <= 1024
+        self.policy.never = torch.tensor(sorted(bias)) if bias else None
         if lora_request is not None:
             self.adapters.append(adapter_of(lora_request))
         texts = [self.policy.tokenizer.decode(each["prompt_token_ids"]) for each in inputs]
@@ -185,6 +188,25 @@ def test_on_a_large_gpu_graphs_are_recorded_up_to_the_batch_that_is_sent(vllm, m
         Engine.make(MODEL, device="cuda")
         graphs.append(vllm[-1].options.get("max_cudagraph_capture_size"))
     assert graphs == [1024, None, None]
+
+
+def test_ids_that_stand_for_no_token_are_left_out_of_what_vllm_draws(vllm, monkeypatch):
+    policy = tiny_policy(vllm={})
+    usual = policy.generate(PROMPTS, [2] * 6, SAMPLING, 1).response.values
+    seen = np.bincount(usual)
+    seen[policy.end_ids] = 0
+    token = int(seen.argmax())
+    monkeypatch.setattr(policy, "never", torch.tensor([token]))
+    for plan in (None, Plan(stop=lambda growing: np.full(len(growing.rows), GO_ON))):
+        drawn = policy.generate(PROMPTS, [2] * 6, SAMPLING, 1, plan).response.values
+        assert len(drawn) and token not in drawn
+
+
+def test_more_ids_without_a_token_than_vllm_leaves_out_are_refused(vllm, tmp_path):
+    policy = tiny_policy(vllm={})
+    policy.model.resize_token_embeddings(2000)
+    with pytest.raises(ValueError, match=r"model: 1934 rows of its embedding .* 1024 at most"):
+        type(policy)(policy.model, policy.tokenizer, engine=policy.engine)
 
 
 @pytest.mark.parametrize("vllm_options", [{"sleeps": True}, {}])

@@ -17,7 +17,6 @@ from workbench.grpo import grpo_step
 from workbench.objectives import (
     SURROGATES,
     Objective,
-    check_clipped,
     gains,
     policy_loss,
     token_weights,
@@ -274,15 +273,16 @@ def test_bad_options(options, message):
 
 def test_trainers_refuse_surrogates_that_they_do_not_have_by_name():
     from workbench.trl.setup import arguments
+    from workbench.verl.settings import check_clipped
 
     with pytest.raises(ValueError, match="surrogate='gmpo'"):
         arguments(wb.methods.gmpo())
     with pytest.raises(ValueError, match="surrogate='sapo'"):
-        check_clipped(wb.methods.sapo().objective, "verl")
+        check_clipped(wb.methods.sapo().objective)
     dual = wb.methods.grpo(objective=wb.objectives.Objective(dual_clip=3.0))
     with pytest.raises(ValueError, match="dual_clip=3"):
-        check_clipped(dual.objective, "verl")
-    check_clipped(wb.methods.grpo().objective, "verl")
+        check_clipped(dual.objective)
+    check_clipped(wb.methods.grpo().objective)
 
 
 def test_the_papers_settings():

@@ -655,7 +655,7 @@ if word.startswith("meet"):  # ends only if the other one runs at the same time
         assert time.monotonic() < ended
         time.sleep(0.05)"""
 RESULTS = """print("before")
-found = {"number": number, "twice": 2 * number, "typed": str(type(rate)), "n": json.loads(options)}
+found = {"number": number, "twice": 2 * number, "n": json.loads(options)}
 print(json.dumps({**found, "n": found["n"].get("n"), "threads": os.environ["OMP_NUM_THREADS"]}))"""
 
 
@@ -741,7 +741,6 @@ def test_the_frame_has_parameters_and_results(notebooks):
     assert frame["n"].tolist() == [5, 6, 7, 8]  # a mapping arrived as JSON
     assert frame["rate"].tolist() == [2.0] * 4
     assert set(frame["threads"]) == {"1"}
-    assert set(frame["typed"]) == {"<class 'float'>"}
 
 
 def test_executed_notebooks_name_no_path_of_the_machine(notebooks):
@@ -768,22 +767,10 @@ def test_a_notebook_whose_code_changed_is_refused(notebooks):
         sweep({**grid, "notebook": str(changed / "work.ipynb")}, out=folder / "out")
 
 
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        ({"numbr": 3}, "parameter='numbr': .*did you mean 'number'"),
-        ({"number": "three"}, "'number', value 'three': the notebook says int, this is str"),
-        ({"number": [1, 2.5]}, "'number', value 2.5: the notebook says int, this is float"),
-        ({"number": True}, "'number', value True: the notebook says int, this is bool"),
-        ({"rate": "fast"}, "'rate', value 'fast': the notebook says float, this is str"),
-        ({"word": 3}, "'word', value 3: the notebook says str, this is int"),
-        ({"quick": 1}, "'quick', value 1: the notebook says bool, this is int"),
-    ],
-)
-def test_what_does_not_fit_the_notebook_is_said(content, message, tmp_path):
+def test_a_parameter_that_the_notebook_does_not_have_is_said(tmp_path):
     notebook = write_notebook(tmp_path)
-    with pytest.raises(ValueError, match=message):
-        read({"notebook": str(notebook), "parameters": content})
+    with pytest.raises(ValueError, match=r"parameter='numbr': .*did you mean 'number'"):
+        read({"notebook": str(notebook), "parameters": {"numbr": 3}})
 
 
 def test_an_unknown_notebook_names_the_nearest(tmp_path):

@@ -29,6 +29,7 @@ from workbench.trials import Trial
 from workbench.trials.state import TrialRun, TrialState
 from workbench.trials.trial import DIVERGED
 from workbench.trials.tuning import FIRST_SEED, Point
+from workbench.utils.numbers import duration
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = Path(__file__).with_name("trial_script.py")
@@ -321,6 +322,21 @@ def test_any_label_of_one_line_is_an_arm_with_directories_of_its_own(tmp_path):
     assert all(path.resolve().is_relative_to(tmp_path / "trial") for path in places)
     assert trial.case(runs[0]).record == tmp_path / "trial" / "runs" / "grpo" / "seed-0"
     assert [case.values["label"] for case in cases[::2]] == labels
+
+
+def test_the_time_that_is_left_is_a_range_by_what_runs_of_the_tuning_took(tmp_path):
+    trial = Trial("pods", out=tmp_path / "trial", jobs=2)
+    assert "said once runs have ended" in trial._time([4, 4, 4], False)
+    trial._seconds = [(True, 30.0, 10.0)]
+    assert trial._time([4, 4, 4], False) == "likely 4, about 80.0 s as runs take here now"
+    # Six evaluations in place of five, with as many samples for each problem or more.
+    samples = trial.settings.lab.samples / trial.settings.tuning_lab.samples
+    pace = 30 + 10 * samples * 6 / 5
+    text = trial._time([10, 18, 40], True)
+    assert text.startswith(f"likely 18, about {duration(9 * pace)} as runs take here now (in four")
+    assert text.endswith(f"10 to 40: {duration(5 * pace)} to {duration(20 * pace)})")
+    trial._seconds.append((False, 50.0, 10.0))
+    assert f"likely 4, about {duration(120)}" in trial._time([4, 4, 4], True)
 
 
 class Alike(wb.selectors.All):

@@ -18,7 +18,7 @@ from workbench.analysis.intervals import Measurement, holm
 from workbench.plots.trials import headline, tuning_curves
 from workbench.reports.tables import by_measure
 from workbench.trials import answer
-from workbench.trials.further import steps
+from workbench.trials.further import likely_pairs, steps
 from workbench.utils.numbers import NOTHING
 from workbench.utils.shipped import shipped
 
@@ -283,20 +283,82 @@ def test_so_many_pairs_would_find_what_was_measured_in_four_trials_of_five(grpo,
     assert 0.7 < found.count(word) / 500 < 0.97
 
 
-@pytest.mark.parametrize("ratio, share", [(0.7, 0.9), (0.85, 0.5), (1.0, 0.75)])
-def test_a_trial_takes_about_as_many_pairs_as_is_likely_after_its_tuning(ratio, share):
+@pytest.mark.parametrize("ratio", [0.7, 0.85, 1.0])
+@pytest.mark.parametrize("made", [0, 4])
+def test_a_trial_takes_as_many_pairs_as_is_said_in_four_trials_of_five(ratio, made):
     """Tuning knows the ratio within some 6 %; chance decides the rest."""
     rng = np.random.default_rng(6)
-    near = 0
+    inside = 0
     for _ in range(100):
-        likely = sequential.likely_look(np.log(ratio) + rng.normal(0, 0.06), 0.13)
         values = np.exp(rng.normal(np.log(ratio), 0.13, 20))
         for n in sequential.LOOKS:
             cut = Measurement(values[:n], "ratio")
-            if sequential.readings({"a": cut})["a"].known:
+            if sequential.readings({"a": cut}, errors={"a": 0.02})["a"].known:
                 break
-        near += 1 / 1.5 <= n / likely <= 1.5
-    assert near / 100 >= share
+        seen = np.log(values[:made])
+        # What tuning says counts as much as 4.7 pairs do.
+        mean = (4.7 * (np.log(ratio) + rng.normal(0, 0.06)) + seen.sum()) / (4.7 + made)
+        doubt = 0.13 / np.sqrt(4.7 + made)
+        said = {"looks": sequential.LOOKS, "level": 0.05, "seen": seen, "error": 0.02}
+        low, likely, high = likely_pairs(mean, doubt, 0.13, **said)
+        assert 5 <= low <= likely <= high <= 20
+        inside += low <= n <= high
+    assert inside >= 72
+
+
+def test_equal_arms_that_were_tuned_apart_are_told_apart_by_more_than_their_tuning_misses():
+    logs = np.array([-0.02, -0.035, -0.045, -0.03, -0.04, -0.025])
+    ratios = {"arm": Measurement(np.exp(logs), "ratio")}
+    plain = sequential.readings(ratios)["arm"]
+    assert plain.verdict == "better" and plain.high < 1
+    carried = sequential.readings(ratios, errors={"arm": 0.03})["arm"]
+    assert (carried.verdict, carried.p > 0.05) == ("alike", True)
+    assert carried.low == pytest.approx(plain.low * np.exp(-0.03))
+    assert carried.high == pytest.approx(plain.high * np.exp(0.03))
+    # An arm that is off by what tuning may miss, and by nothing else, is no finding.
+    same = {"arm": Measurement(np.full(6, 0.98), "ratio")}
+    assert sequential.readings(same)["arm"].verdict == "better"
+    assert sequential.readings(same, errors={"arm": 0.03})["arm"].p == 1.0
+    far = {"arm": Measurement(np.exp(logs - 0.3), "ratio")}
+    assert sequential.readings(far, errors={"arm": 0.03})["arm"].verdict == "better"
+
+
+@pytest.mark.parametrize("failed", [0, 3])
+def test_the_interval_and_the_test_agree_with_an_error_of_tuning_too(failed):
+    rng = np.random.default_rng(1)
+    for _ in range(100):
+        logs = rng.normal(-0.12, 0.1, 14)
+        stopped = rng.permutation(14) < failed
+        ratios = {"a": Measurement(np.exp(logs), "ratio", stopped)}
+        [found] = sequential.readings(ratios, (14,), errors={"a": 0.02}).values()
+        assert (found.high < 1 or found.low > 1) == (found.p <= 0.05)
+
+
+def test_the_error_of_tuning_is_in_sentence_table_and_advice(grpo):
+    options = {"arm": "ar3po", "baseline": "grpo", "target": 0.338, "looks": (8,)}
+    plain = look(runs("ar3po"), grpo, **options)
+    found = look(runs("ar3po"), grpo, **options, errors={"ar3po": 0.03})
+    assert found.verdict == "better" and found.ratio == plain.ratio and found.high > plain.high
+    assert found.p > plain.p and found.resolves > plain.resolves + 2
+    assert ", within 3 % of the best" in str(found) and "within" not in str(plain)
+    row = answer.table({"ar3po": found}).iloc[0]
+    assert row["tuning_error"] == pytest.approx(0.0305, abs=1e-4)
+
+
+def test_an_arm_that_wins_where_it_arrives_and_fails_more_often_says_both_first(grpo):
+    found = look(runs("ar3po"), grpo, arm="mine", baseline="grpo", target=0.338, looks=(8,))
+    mixed = replace(found, reached=6, high=np.inf)
+    begin = "mine fails more often (6 of 8 runs reached 33.8 %, of grpo 8) and needs at least .8"
+    assert str(mixed).startswith(begin)
+    assert "of grpo's rollouts to get there (8 seeds" in str(mixed)
+    assert "better where it arrives" in str(mixed)
+    # The other way round: it is dearer, and arrives more often.
+    dearer = replace(found, ratio=1.2, low=1.1, high=1.3, verdict="worse", baseline_reached=5)
+    assert str(dearer).startswith("mine fails less often (8 of 8 runs reached 33.8 %, of grpo 5)")
+    assert "worse where it arrives" in str(dearer)
+    # An arm that is dearer and fails more often is worse in both.
+    both = replace(found, ratio=1.2, low=1.1, high=np.inf, verdict="worse", reached=6)
+    assert str(both).startswith("mine needs at least 1.2") and "): worse" in str(both)
 
 
 @pytest.mark.slow
@@ -374,6 +436,8 @@ def test_the_headline_names_what_is_counted_as_the_sentence_does():
     table = pd.DataFrame([row])
     assert headline(table, "grpo", "round") == "mine needs 50 % more rounds than grpo (9 seeds)"
     assert "more FLOPs" in headline(table, "grpo", "flops")
+    mixed = table.assign(verdict="better", ratio=0.9, reached=8, baseline_reached=9)
+    assert headline(mixed, "grpo").startswith("mine fails more often and needs 10 % fewer rollouts")
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,8 @@ from workbench.rules.replay import CorrectResponses
 from workbench.slots import Selection, Slot
 from workbench.trl.batches import BatchingTrainer, deal
 from workbench.trl.compatibility import EXPECTED, check_overridden
-from workbench.trl.sampling import RoundSampler
+from workbench.trl.sampling import RoundSampler, of_tensor
 from workbench.trl.setup import LOSSES
-from workbench.trl.table import Padding
 
 pytestmark = pytest.mark.slow
 
@@ -112,14 +111,12 @@ def test_grpo_with_trl_s_constants_is_trl_up_to_rounding(tmp_path):
 
 def test_rows_are_dealt_evenly_and_each_once():
     lengths = np.array([4, 9, 1, 7, 3, 8, 2])
-    parts = deal(lengths, steps=3, processes=2, rng=None)
-    assert [[len(rows) for rows in step] for step in parts] == [[2, 1], [1, 1], [1, 1]]
-    order = np.concatenate([rows for step in parts for rows in step])
-    assert lengths[order].tolist() == sorted(lengths)
-    at_random = deal(lengths, 3, 2, np.random.default_rng(0))
-    order = np.concatenate([rows for step in at_random for rows in step])
+    parts = deal(lengths, 6, rng=None)
+    assert [len(rows) for rows in parts] == [2, 1, 1, 1, 1, 1]
+    assert lengths[np.concatenate(parts)].tolist() == sorted(lengths)
+    order = np.concatenate(deal(lengths, 6, np.random.default_rng(0)))
     assert sorted(order) == list(range(7)) and lengths[order].tolist() != sorted(lengths)
-    assert [len(rows) for step in deal(np.empty(0), 2, 1, None) for rows in step] == [0, 0]
+    assert [len(rows) for rows in deal(np.empty(0), 2, None)] == [0, 0]
 
 
 @pytest.mark.parametrize("loss", TRL_LOSSES)
@@ -201,7 +198,7 @@ def test_an_adaptive_entropy_bonus_ends_above_its_target(entropy, tmp_path):
 def _gradient_of_mean_entropy(one, outcome):
     """Of the mean over all tokens of the chosen rows; those of row 3 carry no gradient."""
     rows = outcome.rollouts.take(outcome.rows)
-    batch = one.padding.tokens(rows)
+    batch = one.tokens(rows)
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
     mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
     width = batch["completion_ids"].shape[1]
@@ -223,13 +220,14 @@ def test_a_response_is_truncated_unless_an_end_or_a_padding_token_ends_it():
     trainer = SimpleNamespace(
         draw=lambda rows: (prompts, (np.ones((4, 1)), responses, ["text"] * 4)),
         eos_token_ids=[1, 2],
-        padding=SimpleNamespace(token=0),
-        reads_sampler=False,
+        _tokenizer=SimpleNamespace(pad_token_id=0),
+        corrects_sampler=False,
+        off_policy_mask_threshold=None,
     )
     sampler = SimpleNamespace(
         trainer=trainer, driver=SimpleNamespace(needs=set()), rows={"a": {"prompt": "a?"}}
     )
-    rollouts, _ = RoundSampler._sample_share(sampler, ["a"] * 4)
+    rollouts = RoundSampler._sample_share(sampler, ["a"] * 4)
     assert rollouts.truncated.tolist() == [False, False, False, True]
     assert [ids.tolist() for ids in rollouts.prompt] == [[8], [7, 8], [6, 7, 8], [6, 7, 8]]
 
@@ -240,7 +238,7 @@ def test_the_entropy_of_a_response_is_the_mean_over_its_own_tokens():
     entropy = torch.tensor([[0.5, 9.0, 9.0], [0.25, 0.5, 1.5]])
     trainer = SimpleNamespace(
         model=None,
-        padding=SimpleNamespace(tokens=lambda rollouts: {"completion_mask": mask}),
+        tokens=lambda rollouts: {"completion_mask": mask},
         score_tokens=lambda *given, **options: (-entropy, entropy),
     )
     sampler = SimpleNamespace(trainer=trainer, driver=SimpleNamespace(needs={"token_entropy"}))
@@ -253,16 +251,17 @@ def test_the_entropy_of_a_response_is_the_mean_over_its_own_tokens():
     "setting, computed",
     [
         ({}, [0]),
-        ({"has_penalty": True}, [0, 1]),
+        ({"beta": 0.1}, [0, 1]),
+        ({"_entropy_bonus_enabled": True}, [0, 1]),
         ({"aux_loss_enabled": True}, [0, 1]),
         ({"args": SimpleNamespace(top_entropy_quantile=0.2)}, [0, 1]),
         ({"loss_type": "bnpo"}, [0, 1]),
     ],
-    ids=["plain", "penalty", "auxiliary", "quantile", "bnpo"],
+    ids=["plain", "penalty", "bonus", "auxiliary", "quantile", "bnpo"],
 )
 def test_a_row_without_advantage_is_computed_where_another_term_reaches_it(setting, computed):
-    plain = {"has_penalty": False, "aux_loss_enabled": False, "loss_type": "grpo"}
-    plain["args"] = SimpleNamespace(top_entropy_quantile=1.0)
+    plain = {"beta": 0.0, "_entropy_bonus_enabled": False, "aux_loss_enabled": False}
+    plain |= {"loss_type": "grpo", "args": SimpleNamespace(top_entropy_quantile=1.0)}
     chosen = {"gradient": np.array([True, True, False])}  # the last one is an old response
     trainer = SimpleNamespace(**plain | setting)
     advantages = Ragged.of([[-1.0], [0.0], [1.0]], np.float64)
@@ -436,7 +435,7 @@ def test_a_mode_of_replay_sets_rows_and_ratio(mode, tmp_path):
     assert (outcome.advantages != 0).any()
     batches = dealt(one, 1, outcome)
     (batch,) = batches
-    at = np.flatnonzero(batch["workbench"].rows == size)
+    at = np.flatnonzero(batch["workbench"][0] == size)
     assert len(at) == (mode != "stop-gradient")
     assert ("old_per_token_logps" in batch) == (mode == "direct")
     assert batch["num_items_in_batch"].item() == outcome.rollouts.lengths[outcome.rows].sum()
@@ -559,19 +558,17 @@ def test_ratios_above_the_bound_of_cispo_count_as_clipped(level, shares):
     assert found[0].tolist() == shares
 
 
-def test_what_has_one_number_a_response_is_not_padded_to_its_width():
-    padding = Padding(token=0, multiple=8, device=torch.device("cpu"))
-    lengths = np.array([3, 2])
-    ratios = rows_of([[0.5], [0.9]])
-    assert padding.column(ratios, lengths).tolist() == [[0.5], pytest.approx([0.9])]
-    assert padding.column(rows_of([[1, 1, 1], [1, 1]]), lengths).shape == (2, 8)
-
-
-def rows_of(rows):
-    column = np.empty(len(rows), dtype=object)
-    for i, row in enumerate(rows):
-        column[i] = np.array(row, np.float32)
-    return column
+def test_what_has_one_number_a_response_is_not_padded_to_its_width(tmp_path):
+    one = trainer(tmp_path, methods.grpo(4), pad_to_multiple_of=8, use_vllm=False)
+    one.use_vllm = one.vllm_importance_sampling_correction = True
+    rows = hand_made_round().rollouts.take([0, 2])
+    batch = one.tokens(rows)
+    for values, expected in (([[0.5], [0.25]], (2, 1)), ([[0.5] * 5] * 2, (2, 8))):
+        ratios = of_tensor(torch.tensor(values), rows.lengths)
+        further = one._logprobs(batch, rows.assign(importance_sampling_ratio=ratios))
+        found = further["importance_sampling_ratio"]
+        assert found.shape == expected
+        assert found[1, 0] == values[1][0]
 
 
 def test_conversations(tmp_path):
@@ -609,7 +606,7 @@ def test_truncated_responses_are_masked_where_trl_masks_them(tmp_path):
     assert (rollouts.lengths[rollouts.truncated] == 12).all()
     outcome = type(outcomes[0])(rollouts, np.arange(len(rollouts)), np.ones(len(rollouts)))
     (batch,) = dealt(one, 1, outcome)
-    hidden = rollouts.truncated[batch["workbench"].rows]
+    hidden = rollouts.truncated[batch["workbench"][0]]
     assert np.array_equal(batch["completion_mask"].sum(1).numpy() == 0, hidden)
     assert batch["num_items_in_batch"].item() == batch["completion_mask"].sum().item()
 

@@ -33,6 +33,7 @@ from trl_cases import (
 
 from workbench import methods
 from workbench import trl as workbench_trl
+from workbench.rollouts import Ragged
 from workbench.slots import Selection, Slot
 
 pytestmark = pytest.mark.slow
@@ -121,7 +122,7 @@ def test_methods_train_with_tools_and_pass_over_what_tools_said(name, tmp_path, 
     assert answered.any()
     assert np.array_equal(rollouts.lengths - by_model, len(RESULT) * answered)
     for batch in batches:
-        rows = batch["workbench"].rows
+        rows = batch["workbench"][0]
         if len(rows):
             shown = (batch["completion_mask"] * batch["tool_mask"]).sum(1)
             assert shown.tolist() == by_model[rows].tolist()
@@ -133,14 +134,11 @@ def test_tokens_of_tools_get_no_gradient(tmp_path):
     one = shaken(trainer(tmp_path, methods.grpo(4)))
     outcome = hand_made_round()
     rollouts = outcome.rollouts
-    masks = np.empty(7, dtype=object)
-    for i, length in enumerate(rollouts.lengths):
-        masks[i] = (np.arange(length) < (length + 1) // 2).astype(np.float32)
+    halves = [np.arange(length) < (length + 1) // 2 for length in rollouts.lengths]
+    masks = Ragged.of(halves, np.float32)
     masked = type(outcome)(rollouts.assign(tool_mask=masks), outcome.rows, outcome.advantages)
     found = gradient(one, 2, masked)
     # The same by advantages of tokens, with the mean over the tokens of the model.
-    from workbench.rollouts import Ragged
-
     rows = rollouts.take(outcome.rows)
     kept = np.concatenate([masks[row] for row in outcome.rows])
     values = np.repeat(outcome.advantages, rows.lengths) * kept * (len(kept) / kept.sum())
@@ -418,7 +416,7 @@ def test_what_a_sampler_reports_stays_with_its_rollout(mode, tmp_path):
     outcome, _ = seen[0]
     rollouts = outcome.rollouts
     (batch,) = dealt(one, 1, outcome)
-    for i, row in enumerate(batch["workbench"].rows):
+    for i, row in enumerate(batch["workbench"][0]):
         length = rollouts.lengths[row]
         reported = -1.0 - 0.01 * rollouts.prompt.lengths[row]
         found = batch["sampling_per_token_logps"][i, :length].tolist()

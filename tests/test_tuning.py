@@ -214,6 +214,30 @@ def test_the_target_is_what_the_best_rate_reaches_in_three_fifths_of_the_rollout
     assert tuning.default_target(runs, [7], "rollouts") == 0.49
 
 
+def test_the_error_is_what_the_rate_that_is_found_costs_above_the_best_one():
+    """Known runs: the lowest point of a parabola is missed by chance alone."""
+    rng = np.random.default_rng(0)
+    missed, said, spreads = [], [], []
+    for _ in range(300):
+        runs = {
+            (point, seed): cost + rng.normal(0, 0.05)
+            for (point, _), cost in parabola(9e-4).items()
+            for seed in range(4)
+        }
+        fit = tuning.parabola(runs, Point(1e-3))
+        found = 1e-3 * math.exp(-fit.coefficients[1] / (2 * fit.coefficients[0]))
+        missed.append(math.log(found / 9e-4) ** 2 / 4)
+        said.append(fit.error)
+        spreads.append(fit.spread)
+    assert np.mean(said) == pytest.approx(np.mean(missed), rel=0.5)
+    assert np.median(spreads) == pytest.approx(0.05, rel=0.15)
+    # A handful of runs says nothing of its error, and runs without noise miss nothing.
+    few = {run: cost for run, cost in parabola(9e-4).items() if 5e-4 <= run[0].learning_rate}
+    assert tuning.parabola(few, Point(1e-3)).error == tuning.UNKNOWN_ERROR
+    exact = {(point, seed): cost for (point, _), cost in parabola(9e-4).items() for seed in (7, 8)}
+    assert tuning.parabola(exact, Point(1e-3)).error < 1e-9
+
+
 @pytest.mark.parametrize("reached", [0.29, 0.57, 0.58])
 def test_a_target_of_whole_hundredths_is_not_rounded_down_further(reached):
     runs = {(Point(1e-4), 7): curve(0.2, *[reached] * 5)}

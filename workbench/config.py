@@ -377,10 +377,9 @@ def _class_names() -> dict[str, str]:
 
 def _target(name: Any) -> Any:
     """The class or function that a description names."""
-    if isinstance(name, str):
-        for known in (_buildable, _buildable_of_packages):
-            if name in known():
-                return known()[name]
+    known = _buildable_of_packages() | _buildable()
+    if isinstance(name, str) and name in known:
+        return known[name]
     raise ValueError(
         f"{brief(name)} is not a slot value of this package or of one that brings methods, so it "
         "cannot be built from data; pass the object"

@@ -13,16 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from workbench import objectives
 from workbench.checks import checked_advantages, checked_numbers
-from workbench.objectives import (
-    BY_COVARIANCE,
-    Objective,
-    gains,
-    kl_estimate,
-    sampler_weights,
-    token_weights,
-    tokens_by_covariance,
-)
+from workbench.objectives import BY_COVARIANCE, Objective
 from workbench.policies import Policy
 from workbench.policies.batching import micro_batches
 from workbench.rollouts import NonFinite, Ragged, Rollouts, spread
@@ -190,53 +183,48 @@ class Step:
     ) -> StepStats:
         """Compute the gradient in micro-batches, and let the optimizer step."""
         with torch_threads(getattr(self.policy, "threads", None)):
-            return self._take(optimizer, micro_tokens, max_grad_norm)
-
-    def _take(
-        self, optimizer: torch.optim.Optimizer, micro_tokens: int, max_grad_norm: float
-    ) -> StepStats:
-        policy, rollouts = self.policy, self.rollouts
-        size = len(rollouts)
-        # Zeros rather than None: a step without any gradient then still moves by Adam's momentum,
-        # in a resumed run as in an uninterrupted one.
-        optimizer.zero_grad(set_to_none=False)
-        if self.objective.surrogate in BY_COVARIANCE:
-            self.choose_tokens(micro_tokens)
-        policy.model.train()
-        computed = self._rows_to_compute()
-        # NaN where a rollout is not computed.
-        per_rollout = {name: np.full(size, np.nan) for name in PER_ROLLOUT}
-        totals = dict.fromkeys(("loss", "kl", "tokens"), 0.0)
-        for rows in micro_batches(rollouts, computed, micro_tokens, policy.layout):
-            loss, means, sums = self.loss(rows)
-            # Before the backward pass, so that the message can name the rows of this micro-batch.
-            if not torch.isfinite(loss):
-                message = f"the loss of {len(rows)} rollouts is {loss.item()}"
-                raise NonFinite(message, rollouts.take(rows))
-            loss.backward()
-            for name, values in means.items():
-                per_rollout[name][rows] = values
-            for name, value in sums.items():
-                totals[name] += value
-        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm).item()
-        if not np.isfinite(norm):
+            policy, rollouts = self.policy, self.rollouts
+            size = len(rollouts)
+            # Zeros rather than None: a step without any gradient then still moves by Adam's
+            # momentum, in a resumed run as in an uninterrupted one.
             optimizer.zero_grad(set_to_none=False)
-            raise NonFinite(f"the gradient norm is {norm}", rollouts.take(computed))
-        optimizer.step()
+            if self.objective.surrogate in BY_COVARIANCE:
+                self.choose_tokens(micro_tokens)
+            policy.model.train()
+            computed = self._rows_to_compute()
+            # NaN where a rollout is not computed.
+            per_rollout = {name: np.full(size, np.nan) for name in PER_ROLLOUT}
+            totals = dict.fromkeys(("loss", "kl", "tokens"), 0.0)
+            for rows in micro_batches(rollouts, computed, micro_tokens, policy.layout):
+                loss, means, sums = self.loss(rows)
+                # Before the backward pass, so that the message can name this micro-batch's rows.
+                if not torch.isfinite(loss):
+                    message = f"the loss of {len(rows)} rollouts is {loss.item()}"
+                    raise NonFinite(message, rollouts.take(rows))
+                loss.backward()
+                for name, values in means.items():
+                    per_rollout[name][rows] = values
+                for name, value in sums.items():
+                    totals[name] += value
+            norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm).item()
+            if not np.isfinite(norm):
+                optimizer.zero_grad(set_to_none=False)
+                raise NonFinite(f"the gradient norm is {norm}", rollouts.take(computed))
+            optimizer.step()
 
-        if self.sampler_logprobs is None:
-            del per_rollout["sampler_gap"], per_rollout["sampler_above"]
-        kl = float("nan")
-        if self.reference is not None:
-            kl = totals["kl"] / max(totals["tokens"], 1)
-        return StepStats(
-            loss=totals["loss"],
-            gradient_norm=norm,
-            kl=kl,
-            tokens=int(totals["tokens"]),
-            rollouts=len(computed),
-            **per_rollout,
-        )
+            if self.sampler_logprobs is None:
+                del per_rollout["sampler_gap"], per_rollout["sampler_above"]
+            kl = float("nan")
+            if self.reference is not None:
+                kl = totals["kl"] / max(totals["tokens"], 1)
+            return StepStats(
+                loss=totals["loss"],
+                gradient_norm=norm,
+                kl=kl,
+                tokens=int(totals["tokens"]),
+                rollouts=len(computed),
+                **per_rollout,
+            )
 
     def loss(
         self, rows: np.ndarray
@@ -267,12 +255,14 @@ class Step:
         chosen = None if self.chosen is None else of_tokens(self.chosen)
 
         # What the tokens add to the objective, corrected where another program sampled them.
-        gain, clipped = gains(objective, logprobs, old_logprobs, advantage, mask, chosen)
+        gain, clipped = objectives.gains(objective, logprobs, old_logprobs, advantage, mask, chosen)
         gap = torch.zeros_like(old_logprobs)
         above = torch.zeros_like(mask)
         if self.sampler_logprobs is not None:
             sampled = of_tokens(self.sampler_logprobs)
-            correction, above = sampler_weights(old_logprobs, sampled, mask, *objective.correction)
+            correction, above = objectives.sampler_weights(
+                old_logprobs, sampled, mask, *objective.correction
+            )
             gain = gain * correction
             gap = torch.where(mask, (old_logprobs - sampled).abs(), 0.0)
         loss = -(gain * weight).sum()
@@ -283,7 +273,7 @@ class Step:
         if self.reference is not None:
             with torch.no_grad():
                 reference_logprobs = self.reference.logprobs(part, self.temperature)
-            penalty = torch.where(mask, kl_estimate(logprobs, reference_logprobs), 0.0)
+            penalty = torch.where(mask, objectives.kl_estimate(logprobs, reference_logprobs), 0.0)
             loss = loss + objective.kl * (penalty * weight).sum()
             kl = penalty.detach().sum()
 
@@ -311,7 +301,7 @@ class Step:
             logprobs[rows, : part.shape[1]] = part
         is_own = torch.as_tensor(self.on_policy)[:, None]
         old_logprobs = torch.as_tensor(rollouts.old_logprobs.padded())
-        chosen = tokens_by_covariance(
+        chosen = objectives.tokens_by_covariance(
             self.objective,
             logprobs,
             torch.where(is_own, logprobs, old_logprobs),
@@ -327,7 +317,7 @@ class Step:
         mask = torch.as_tensor(self.rollouts.response.mask())
         length = self.objective.length or self.length or mask.shape[1]
         aggregation = self.objective.loss_aggregation
-        of_token = token_weights(mask, aggregation, length, self.rollouts.group)
+        of_token = objectives.token_weights(mask, aggregation, length, self.rollouts.group)
         of_token = of_token * torch.as_tensor(self.weights, dtype=of_token.dtype)[:, None]
         return Ragged(of_token[mask].numpy(), self.rollouts.response.offsets)
 

@@ -13,15 +13,8 @@ from typing import Annotated, Any
 
 from workbench.datasets.chains import ERROR_RATES, REGIMES
 from workbench.datasets.rows import check_answers
-from workbench.policies import Policy, Sampling, checks
-from workbench.policies.settings import (
-    ModelConfig,
-    OptimizerBits,
-    Options,
-    SamplingObject,
-    TransformersConfig,
-    UnslothConfig,
-)
+from workbench.policies import Policy, Sampling, checks, settings
+from workbench.policies.settings import TransformersConfig, UnslothConfig
 from workbench.policies.stress import Stress
 from workbench.pools import MOST_PROBLEMS, Pool, PoolExhausted, Stream
 from workbench.problems import FAMILIES, arithmetic, chains
@@ -106,28 +99,24 @@ class Lab:
     held_out: Pool | None
     verifier: Any
     make_policy: Callable[[], Policy]
-    sampling: SamplingObject = Sampling()
+    sampling: settings.SamplingObject = Sampling()
     learning_rate: LearningRate = 1e-6
-    optimizer: Options = field(default_factory=dict)
+    optimizer: settings.Options = field(default_factory=dict)
     max_grad_norm: Positive = 1.0
     samples: Count = 8
     micro_tokens: Count = 16_384
-    optimizer_bits: OptimizerBits = 32
+    optimizer_bits: settings.OptimizerBits = 32
     warm_up: CountOrZero = 0
     stress: StressObject = Stress()
-    model: Options = field(default_factory=dict)
+    model: settings.Options = field(default_factory=dict)
     lacks: frozenset[str] = frozenset()
     config: Mapping[str, Any] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.problems, Pool | Stream):
-            raise ValueError(
-                f"problems={brief(self.problems)}: a Pool or a Stream is needed, such as "
-                "problems.arithmetic(1024), or problems.from_rows(rows) for rows of your own"
-            )
+        example = "problems.arithmetic(1024), or problems.from_rows(rows) for rows of your own"
+        instance_of("problems", self.problems, (Pool, Stream), example)
         if self.held_out is not None:
-            held_out = "problems.arithmetic(100, split='heldout')"
-            instance_of("held_out", self.held_out, Pool, held_out)
+            instance_of("held_out", self.held_out, Pool, "problems.chains(100, split='heldout')")
         # A stream has no end, so its problems cannot be looked through beforehand.
         for pool in (self.problems, self.held_out):
             if isinstance(pool, Pool):
@@ -155,16 +144,17 @@ class Lab:
         """
         if self.config is not None:
             return dict(self.config)
-        verifier: dict[str, Any] = {"is": type(self.verifier).__qualname__}
-        if isinstance(self.verifier, Verifier):
-            for name, value in self.verifier.config.items():
-                if value is None or isinstance(value, bool | int | float | str):
-                    verifier[name] = value
+        options = self.verifier.config if isinstance(self.verifier, Verifier) else {}
+        plain = {
+            name: value
+            for name, value in options.items()
+            if value is None or isinstance(value, bool | int | float | str)
+        }
         numbers = {name: value for name, value in vars(self).items() if is_number(value)}
         return {
             "lab": self.name,
             "own": True,
-            "verifier": verifier,
+            "verifier": {"is": type(self.verifier).__qualname__, **plain},
             "sampling": _settings(self.sampling),
             "optimizer": describe(dict(self.optimizer)),
             **describe(numbers),
@@ -229,13 +219,12 @@ class Lab:
         That of a stream is of the first problems that it draws. None where there are no such
         problems, and for a stream that the lab's own config describes.
         """
-        found: dict[str, str | None] = {"problems": None, "held_out": None}
         # The config says how to make a stream again, which says more than a digest.
-        if not (_is_known(self.problems) and isinstance(self.problems, Stream) and self.config):
-            found["problems"] = self.problems.digest
-        if self.held_out is not None:
-            found["held_out"] = self.held_out.digest
-        return found
+        is_made = isinstance(self.problems, Stream) and _is_known(self.problems) and self.config
+        return {
+            "problems": None if is_made else self.problems.digest,
+            "held_out": None if self.held_out is None else self.held_out.digest,
+        }
 
     def check_round(self, problems_per_round: int, seed: int) -> None:
         """Raise ValueError when the problems do not suffice for one round."""
@@ -278,21 +267,15 @@ class Lab:
         )
 
     def _repr_html_(self) -> str:
-        problems = "fresh ones every round"
-        if isinstance(self.problems, Pool):
-            problems = f"a pool of {len(self.problems)}"
-        held_out = "none"
-        if self.held_out is not None:
-            held_out = f"{len(self.held_out)} problems, {self.samples} responses to each"
         rows = [
-            ("problems", problems),
-            ("held out", held_out),
+            ("problems", self.problems),
+            ("held out", self.held_out),
+            ("responses to each", self.samples),
             ("verifier", type(self.verifier).__name__),
             ("sampling", compose(self.sampling)),
             ("learning rate", f"{self.learning_rate:g}"),
+            ("stress", compose(self.stress) if self.stress.described else "none"),
         ]
-        if self.stress.described:
-            rows.append(("stress", compose(self.stress)))
         return card(f"Lab {self.name}", rows)
 
 
@@ -464,7 +447,7 @@ def transformers(
     # The options of the sampler, None for the trainer's own generation.
     vllm = None
     if config.engine == "vllm":
-        _check_temperature(config.sampling)
+        checks.check_temperature(config.sampling)
         device = checks.check_gpu(device, "engine='vllm'")
         checks.check_vllm(device)
         vllm = {
@@ -474,7 +457,9 @@ def transformers(
             "merges": config.hand_over == "merged",
         }
     if server is not None:
-        _check_server(server, config)
+        from workbench.policies.served import check_server
+
+        check_server(server, config)
         config.check_used("a server that samples", (*OF_VLLM, "rows"))
     elif config.engine == "vllm":
         config.check_used("engine='vllm'", ["rows"])
@@ -547,7 +532,7 @@ def unsloth(
     # Every package is named in one error, before any of them is loaded.
     packages = ["unsloth", "unsloth_zoo", "peft"]
     if config.fast_inference:
-        _check_temperature(config.sampling)
+        checks.check_temperature(config.sampling)
         packages.append("vllm")
     if config.load_in_4bit or config.optimizer_bits == 8:
         packages.append("bitsandbytes")
@@ -686,30 +671,9 @@ def served(
     )
 
 
-def _check_server(server: Any, config: TransformersConfig) -> None:
-    """Raise unless a server can sample for a model that is trained here."""
-    from workbench.policies.served import Server
-
-    instance_of("server", server, Server, "Server('http://localhost:8000')")
-    _check_temperature(config.sampling)
-    if config.engine != "transformers":
-        raise ValueError(f"engine={config.engine!r}: the server samples; leave it out")
-    checks.check_hand_over(config.lora or {}, merged=True)
-    checks.check_packages("trl", "vllm")
-
-
-def _check_temperature(sampling: Sampling) -> None:
-    """ValueError for what vLLM refuses, or takes for another temperature than the trainer does."""
-    if 0 < sampling.temperature < 0.01 or sampling.temperature > 2:
-        raise ValueError(
-            f"sampling.temperature={sampling.temperature:g}: vLLM samples at 0, or from 0.01 to 2; "
-            "take one of these, or the sampler of transformers"
-        )
-
-
 def _on_model(
     kind: str,
-    config: ModelConfig,
+    config: settings.ModelConfig,
     problems: Pool | Stream,
     held_out: Pool | None,
     verifier: Any,
@@ -730,15 +694,16 @@ def _on_model(
     # A subclass of `Math` may score otherwise, so only `Math` itself is known.
     if not are_known or not (verifier is None or type(verifier) is Math):
         return lab
-    settings = {
-        "lab": kind,
-        **lab.model,
-        "sampling": _settings(config.sampling),
-        "problems": problems.config,
-        "held_out": None if held_out is None else held_out.config,
-        "verifier": None if verifier is None else verifier.config,
-    }
-    return lab.described(settings)
+    return lab.described(
+        {
+            "lab": kind,
+            **lab.model,
+            "sampling": _settings(config.sampling),
+            "problems": problems.config,
+            "held_out": None if held_out is None else held_out.config,
+            "verifier": None if verifier is None else verifier.config,
+        }
+    )
 
 
 def _settings(value: Any) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from workbench.rules import advantages, allocators, curricula, replay, selectors
 from workbench.rules.advantages import GroupNormalized
 from workbench.rules.allocators import Uniform
 from workbench.rules.rewards import Correct, Overlong
+from workbench.rules.scheduler import scaled_schedule
 from workbench.slots import NEEDS, PerProblem, Reward, Slot, needs_of
 from workbench.utils.bounds import pair
 from workbench.utils.descriptions import compose, describe, parameters
@@ -702,18 +703,9 @@ def cbs(
     }
     one_of("base", base, bases)
     method, floor, least = bases[base]
-    # Without a plan the scheduler takes the length of the run.
-    schedule: dict[str, Any] = dict.fromkeys(("warmup", "decay", "learning_rate"))
-    if planned is not None:
-        whole_number("planned", planned, 1)
-        faster = 500 / planned  # rounds of table 4
-        schedule = {
-            "warmup": round(50 / faster),
-            "decay": 0.008 * faster,
-            "learning_rate": 1e-4 * faster,
-        }
+    schedule = scaled_schedule(planned)
     scheduler = selectors.Scheduler(
-        p, scope, mini_batch, floor=floor, entropy_least=least, **schedule
+        keep=p, scope=scope, mini_batch=mini_batch, floor=floor, entropy_least=least, **schedule
     )
     return method.but(
         name="cbs",

@@ -135,17 +135,6 @@ class Objective:
         return self.sampler_correction, self.sampler_cap
 
 
-def check_clipped(objective: Objective, trainer: str) -> None:
-    """ValueError unless a trainer that has the clipped surrogate alone can carry the objective."""
-    for name, plain in (("surrogate", "clip"), ("dual_clip", None), ("sampler_correction", None)):
-        value = getattr(objective, name)
-        if value != plain:
-            raise ValueError(
-                f"{name}={value!r}: {trainer} does not carry this part of a method's objective; "
-                f"leave it at {plain!r}"
-            )
-
-
 def policy_loss(
     logprobs: torch.Tensor,
     old_logprobs: torch.Tensor,
@@ -252,10 +241,16 @@ def gains(
     """
     if advantages.dim() == 1:
         advantages = advantages[:, None]
-    # GMPO has one mean for a whole response and does not use the ratios below.
-    if objective.surrogate == "gmpo":
-        return _geometric_mean(logprobs, old_logprobs, advantages, mask, objective.clip)
     log_ratio = log_ratio_of(logprobs, old_logprobs, mask, objective.importance_sampling)
+    if objective.surrogate == "gmpo":
+        sign = torch.sign(advantages)
+        bounded = log_ratio.clamp(-objective.clip[0], objective.clip[1])
+        # Positive advantages are bounded above and negative ones below; the other side stays free.
+        pessimistic = sign * torch.minimum(sign * log_ratio, sign * bounded)
+        mean = pessimistic.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+        # Each token carries the gain of its whole response, so that their mean gives it back.
+        gain = (advantages * mean.exp()).expand_as(log_ratio)
+        return gain, mask & (sign * bounded < sign * log_ratio)
     ratio = log_ratio.exp()
     if objective.surrogate == "sapo":
         positive, negative = objective.temperatures
@@ -359,25 +354,6 @@ def log_ratio_of(
     # The value is the ratio of the sequence; the gradient reaches it through each token (CBS,
     # equation 19).
     return torch.where(mask, sequence.detach() + logprobs - logprobs.detach(), 0.0)
-
-
-def _geometric_mean(
-    logprobs: torch.Tensor,
-    old_logprobs: torch.Tensor,
-    advantages: torch.Tensor,
-    mask: torch.Tensor,
-    clip: tuple[float, float],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """GMPO: the advantage times the geometric mean of bounded ratios, and where the bound held."""
-    log_ratio = log_ratio_of(logprobs, old_logprobs, mask)
-    sign = torch.sign(advantages)
-    bounded = log_ratio.clamp(-clip[0], clip[1])
-    # Positive advantages are bounded above and negative ones below; the other side stays free.
-    pessimistic = sign * torch.minimum(sign * log_ratio, sign * bounded)
-    clipped = mask & (sign * bounded < sign * log_ratio)
-    mean = pessimistic.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
-    # Each token carries the gain of its whole response, so that the mean over tokens gives it back.
-    return (advantages * mean.exp()).expand_as(log_ratio), clipped
 
 
 def token_weights(

@@ -242,7 +242,7 @@ class Rollouts:
     round : (R,) int64
         The round that sampled it.
     columns : dict
-        Further columns, name to (R,): reward parts, advantage, selected, score and so on.
+        Further columns, name to (R,) or Ragged: reward parts, advantage, selected, score and so on.
     """
 
     problem: np.ndarray
@@ -261,7 +261,7 @@ class Rollouts:
     draw: np.ndarray = _column(np.int64, 0)
     stage: np.ndarray = _column(np.int64, 0)
     round: np.ndarray = _column(np.int64, 0)
-    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problem = np.asarray(self.problem, dtype=str)
@@ -275,7 +275,10 @@ class Rollouts:
             else:
                 value = np.full(len(problem), neutral, dtype) if value is None else value
                 own[name] = np.asarray(value, dtype=dtype)
-        own["columns"] = {name: np.asarray(value) for name, value in self.columns.items()}
+        own["columns"] = {
+            name: value if isinstance(value, Ragged) else np.asarray(value)
+            for name, value in self.columns.items()
+        }
         vars(self).update(own)  # the table is frozen only once it is made
         for name, value in self.items():
             if len(value) != len(problem):

@@ -128,10 +128,8 @@ def collect(
             # first.
             known = frozenset(problem.id for problem in problems)
             further = more(request.n, problems)
-            problems = [
-                *problems,
-                *checks.checked_problems("curriculum", further, known, request.n),
-            ]
+            new = checks.checked_problems("curriculum", further, known, request.n)
+            problems = [*problems, *new]
             answer = problems
         else:
             counts = checks.checked_counts(f"allocator: {name}", request, len(problems))

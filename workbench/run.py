@@ -33,21 +33,15 @@ from workbench.policies.memory import out_of_memory
 from workbench.policies.stress import OldWeights
 from workbench.pools import MOST_PROBLEMS, Pool
 from workbench.records import FORMAT, Record, RecordError, Writer, refuse_other_files
+from workbench.records import manifest as manifests
 from workbench.records.checkpoints import pack, unpack
 from workbench.records.health import History, TrainingWarning
 from workbench.records.locks import RecordLock
-from workbench.records.manifest import (
-    check_same_run,
-    made_again,
-    made_of,
-    made_on,
-    manifest_text,
-)
 from workbench.records.trackers import Trackers
 from workbench.rollouts import NonFinite
 from workbench.rules.replay import read_from_files
 from workbench.slots import NEEDS
-from workbench.training import Training
+from workbench.training import Training, TrainingRound
 from workbench.utils.code import digest_of, own_code
 from workbench.utils.descriptions import describe
 from workbench.utils.failures import release
@@ -57,7 +51,7 @@ from workbench.utils.machine import torch_threads
 from workbench.utils.numbers import span, to_digits
 from workbench.utils.progress import Progress
 from workbench.utils.seeding import derive
-from workbench.utils.validation import instance_of, positive_number, whole_number
+from workbench.utils.validation import instance_of, output, positive_number, whole_number
 
 # The arguments of `Run` that the manifest holds, and that `resume` passes on.
 ARGUMENTS = (
@@ -144,7 +138,7 @@ class _Open:
         number = self.round + 1
         try:
             with AT_WORK:
-                row, rollouts = self.training.round()
+                row, rollouts = TrainingRound(self.training).run()
         except NonFinite as error:
             # What is in memory goes after an error, and with it everything that shows the cause, so
             # the rollouts are written to the record first.
@@ -279,7 +273,7 @@ class Run:
         if learning_rate is not None:
             positive_number("learning_rate", learning_rate, high=LARGEST_LEARNING_RATE)
         if out is not None:
-            instance_of("out", out, (str, os.PathLike), "'runs/mine', or None")
+            output("out", out)
         # In this way a sweep over a notebook reaches its runs.
         label = label if label is not None else os.environ.get("WORKBENCH_LABEL")
         if label is not None:
@@ -338,7 +332,7 @@ class Run:
         if unknown:
             raise ValueError(f"{path}: its arguments {unknown} are unknown to this version")
         if lab is None:
-            lab = made_again(config.recorded_lab, manifest, "lab", path)
+            lab = manifests.made_again(config.recorded_lab, manifest, "lab", path)
             if manifest.get("data") != lab.digests():
                 raise ValueError(
                     f"{path}: the lab in its manifest has other problems than the run had; they "
@@ -346,7 +340,7 @@ class Run:
                     "Run.resume(path, lab=...)"
                 )
         if method is None:
-            method = made_again(config.rebuild, manifest, "method", path)
+            method = manifests.made_again(config.rebuild, manifest, "method", path)
         options = {"trackers": trackers, "label": manifest.get("label"), "mixed": mixed}
         return cls(lab, method, out=path, **arguments, **options)
 
@@ -380,13 +374,8 @@ class Run:
         return f"Run({self.lab.name!r}, {self.method!r}, seed={self.seed}, out={str(self.path)!r})"
 
     def _repr_html_(self) -> str:
-        rows = [
-            ("lab", self.lab.name),
-            ("method", self.method),
-            ("seed", self.seed),
-            ("record", self.path),
-        ]
-        return card("Run", rows)
+        rows = [("lab", self.lab.name), ("method", self.method), ("seed", self.seed)]
+        return card("Run", [*rows, ("record", self.path)])
 
     # The loop
 
@@ -516,7 +505,7 @@ class Run:
                 )
             refuse_other_files(self.path)
             # A manifest that could not be read again is refused before any model is loaded.
-            manifest_text({"format": FORMAT, **self.configuration()})
+            manifests.manifest_text({"format": FORMAT, **self.configuration()})
             return
         self.check_recorded(self.record.manifest, self.path)
 
@@ -528,7 +517,7 @@ class Run:
         `made` has what is known once the policy is made.
         """
         ours = made or self.configuration() | self._further
-        check_same_run(ours, manifest, path, self.mixed)
+        manifests.check_same_run(ours, manifest, path, self.mixed)
 
 
 def _begin(run: Run) -> _Open:
@@ -551,8 +540,8 @@ def _begin(run: Run) -> _Open:
             **run._further,
             "files": read_from_files(method, policy, run.lab),
             "held_out": len(run.lab.held_out or ()),
-            "policy": made_of(policy),
-            **made_on(policy.device),
+            "policy": manifests.made_of(policy),
+            **manifests.made_on(policy.device),
         }
     # Where the directory holds a record already, that one is opened, and the manifest above is
     # not written.

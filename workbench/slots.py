@@ -33,9 +33,11 @@ such as `Rollouts` and `Context`, can be imported from here too.
 from __future__ import annotations
 
 import copy
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -52,28 +54,7 @@ Problems = Sequence[Problem]
 
 # What a slot value may need of the trainer that drives it. `Run` provides all of it; TRL and verl
 # provide a part.
-NEEDS = {
-    "problem_choice": "a pool of problems to choose from",
-    "epochs": "the number of passes over the pool so far",
-    "more_problems": "further problems in the middle of a round",
-    "prompt_states": "the policy's hidden states of a prompt",
-    "old_responses": "training on responses of earlier rounds",
-    "old_logprobs": "the log-probabilities that old responses were sampled with",
-    "current_logprobs": "log-probabilities of old responses under the current policy",
-    "entropy": "the policy's entropy on every rollout",
-    "token_entropy": "the policy's entropy at every token",
-    "update_statistics": "the clip ratio and the entropy of every rollout at its latest update",
-    "mini_batch": "optimizer steps of a size that the selector chooses",
-    "row_weights": "a weight for the loss of every rollout",
-    "token_advantages": "advantages that differ from token to token",
-    "resampling": "several requests for rollouts in one round",
-    "levels": "a level of difficulty for every problem",
-    "rows_without_gradient": "rows that count in the averages of the loss but carry no gradient",
-    # What a course needs of the sampler.
-    "prefixes": "rollouts that go on from a part of an old response",
-    "stopping": "stopping rollouts while they grow",
-    "growing_states": "hidden states of growing rollouts",
-}
+NEEDS: dict[str, str] = tomllib.loads(Path(__file__).with_name("needs.toml").read_text("utf-8"))
 
 OF_COURSES = frozenset({"prefixes", "stopping", "growing_states"})
 

@@ -85,23 +85,6 @@ class Training:
     planned: int | None = None
     phase: str = "generate"
 
-    def round(self) -> tuple[Row, Rollouts]:
-        """Train for one round.
-
-        Returns
-        -------
-        row : dict
-            The round's row of the table of rounds.
-        rollouts : Rollouts
-            Its table of rollouts, with what became of each.
-
-        Raises
-        ------
-        NonFinite
-            When a reward, an advantage, the loss or the gradient is not finite.
-        """
-        return TrainingRound(self).run()
-
 
 class TrainingRound:
     """One round of a training, to be run once."""
@@ -128,10 +111,24 @@ class TrainingRound:
         )
         # Counted from the record, so that a run that resumes goes on where it was. A round without
         # any step keeps the rate of the last one.
-        self.rate = self._rate_of(max(training.history.steps - 1, 0))
+        latest = max(training.history.steps - 1, 0)
+        self.rate = self.lab.learning_rate_of(latest, training.learning_rate)
 
     def run(self) -> tuple[Row, Rollouts]:
-        """See `Training.round`."""
+        """Train for one round.
+
+        Returns
+        -------
+        row : dict
+            The round's row of the table of rounds.
+        rollouts : Rollouts
+            Its table of rollouts, with what became of each.
+
+        Raises
+        ------
+        NonFinite
+            When a reward, an advantage, the loss or the gradient is not finite.
+        """
         problems = self._choose_problems(self.training.problems_per_round, [])
         self.context = replace(self.context, epoch=self.method.curriculum.epoch)
         outcome = play(
@@ -192,8 +189,7 @@ class TrainingRound:
         See `rounds.play`.
         """
         with self._timed("generate"), self.training.old_weights.in_use():
-            plan = self._plan(problems, counts, before)
-            rollouts = self._generate(problems, counts, before, plan)
+            rollouts, plan = self._generate(problems, counts, before)
         if self.rescoring is not None:
             rollouts = self.rescoring.of_request(rollouts)
         with self._timed("verify"):
@@ -218,31 +214,21 @@ class TrainingRound:
         self.method.check_verdict(rollouts)
         return rewards.total(rollouts, self.method.reward, self.lab.sampling)
 
-    def _plan(
-        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray
-    ) -> Plan | None:
-        """Where the rollouts start and when they stop; None where the method leaves that alone."""
-        course = self.method.course
-        if course is None:
-            return None
-        plan = course.plan(problems, counts, before, self.context)
-        return checked_plan(course, plan, int(counts.sum()), self.lab.sampling.max_new_tokens)
-
     def _generate(
-        self,
-        problems: Sequence[Problem],
-        counts: np.ndarray,
-        before: np.ndarray,
-        plan: Plan | None,
-    ) -> Rollouts:
-        """Sampled rollouts, with what the plan has added to them."""
+        self, problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray
+    ) -> tuple[Rollouts, Plan | None]:
+        """Sampled rollouts, and the plan of the method's course that they follow, if it has one."""
+        course, plan = self.method.course, None
+        if course is not None:
+            plan = course.plan(problems, counts, before, self.context)
+            plan = checked_plan(course, plan, int(counts.sum()), self.lab.sampling.max_new_tokens)
         # The number of earlier rollouts is part of the seed, so each stage draws anew.
         seeds = [
             derive(self.training.seed, "generate", self.number, problem.id, int(earlier))
             for problem, earlier in zip(problems, before)
         ]
         rollouts = self.policy.generate(problems, counts, self.lab.sampling, seeds, plan)
-        return rollouts if plan is None else courses.follow(rollouts, plan)
+        return (rollouts if plan is None else courses.follow(rollouts, plan)), plan
 
     # The update
 
@@ -271,7 +257,8 @@ class TrainingRound:
         training.old_weights.keep()
         steps: list[tuple[np.ndarray, StepStats]] = []
         for rows in parts:
-            self.rate = self._rate_of(training.history.steps + len(steps))
+            number = training.history.steps + len(steps)
+            self.rate = self.lab.learning_rate_of(number, training.learning_rate)
             for group in training.optimizer.param_groups:
                 group["lr"] = self.rate
             with self._timed("update"):
@@ -290,10 +277,6 @@ class TrainingRound:
                 stats = step.take(training.optimizer, self.lab.micro_tokens, self.lab.max_grad_norm)
             steps.append((rows, stats))
         return steps
-
-    def _rate_of(self, step: int) -> float:
-        """The learning rate of an optimizer step of the run, counted from 0."""
-        return self.lab.learning_rate_of(step, self.training.learning_rate)
 
     # The row
 

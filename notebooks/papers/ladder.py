@@ -206,7 +206,7 @@ CANDIDATES = {
 }
 
 
-def lab(name: str, model: str | Path, **options: Any) -> Any:
+def lab(name: str, model: str | Path, temperature: float = 1.0, **options: Any) -> Any:
     """The lab of a candidate: LoRA on the model in `model`, and problems that are held out."""
     candidate = CANDIDATES[name]
     return labs.transformers(
@@ -215,7 +215,7 @@ def lab(name: str, model: str | Path, **options: Any) -> Any:
         candidate.make("heldout", HELD_OUT),
         template="chat",
         lora={"r": 16, "lora_alpha": 32, "target_modules": "all-linear"},
-        sampling=Sampling(max_new_tokens=candidate.max_new_tokens),
+        sampling=Sampling(temperature=temperature, max_new_tokens=candidate.max_new_tokens),
         **{"dtype": "bfloat16", "samples": SAMPLES, **options},
     )
 

@@ -7,7 +7,7 @@ unless `direction` and `bound` say otherwise. `measured_by` names recorded runs,
 of `data/runs`; the folder regimes/pods has the runs of the regime `pods`. In a claim, n is the
 number of rollouts of a problem. `one_rate` is the claim of `data/verdicts-one-rate.csv` that was
 made of runs at one learning rate for all arms, where there is one; and `headline` marks the claims
-that README shows.
+that docs/claims.md shows.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from workbench.analysis.targets import crossing
 from workbench.trials import tuning
 from workbench.trials.tuning import Point, best_tried, lowest
 
-__all__ = ["RULES", "Curves", "excess", "find_rates", "recorded", "simulated"]
+__all__ = ["RULES", "Curves", "excess", "find_rates", "recorded", "simulated", "tuning_costs"]
 
 DATA = Path(__file__).parents[2] / "data"
 TABLE = DATA / "tuning-runs.csv"
@@ -141,6 +141,15 @@ def find_rates(
     -------
     dict from a key of `RULES` to the rate
     """
+    costs = tuning_costs(curves, rng, seeds, grid)
+    tried = best_tried(costs, range(seeds))
+    return {name: rule(costs, tried).learning_rate for name, rule in RULES.items()}
+
+
+def tuning_costs(
+    curves: Curves, rng: np.random.Generator, seeds: int, grid: list[Point] | None = None
+) -> dict[tuning.Run, float]:
+    """What the runs of a tuning cost, drawn from the recorded runs; arguments of `find_rates`."""
     grid = grid or tuning.coarse_grid(wb.labs.tiny().learning_rate)
     everyone = sorted({seed for by_seed in curves.by_rate.values() for seed in by_seed})
     drawn = rng.choice(everyone, seeds, replace=False)
@@ -151,8 +160,7 @@ def find_rates(
             by_seed = curves.tuned_by[curves.nearest(point.learning_rate)]
             seed = drawn[number] if drawn[number] in by_seed else rng.choice([*by_seed])
             costs[point, number] = by_seed[seed]
-    tried = best_tried(costs, numbers)
-    return {name: rule(costs, tried).learning_rate for name, rule in RULES.items()}
+    return costs
 
 
 def simulated(curves: Curves, trials: int, seeds: int, true_ratio: float = 1.15) -> pd.DataFrame:
@@ -222,10 +230,11 @@ def excess(table: pd.DataFrame, used: Mapping[str, float]) -> pd.Series:
             (Point(row.learning_rate), row.seed): math.log(row.cost) for row in part.itertuples()
         }
         tried = best_tried(costs, [*part["seed"].unique()])
-        coefficients = tuning.parabola(costs, tried)
-        if coefficients is not None:
+        fit = tuning.parabola(costs, tried)
+        if fit is not None:
             rates = used[arm], lowest(costs, tried).learning_rate
-            here, there = np.polyval(coefficients, np.log(rates) - math.log(tried.learning_rate))
+            distances = np.log(rates) - math.log(tried.learning_rate)
+            here, there = np.polyval(fit.coefficients, distances)
             found[arm] = 100 * math.expm1(here - there)
     return pd.Series(found)
 

@@ -378,7 +378,7 @@ def claims_of_paper(
 
 
 def headlines(found: pd.DataFrame, before: pd.DataFrame, folder: Path) -> pd.DataFrame:
-    """The claims that README shows, each with its regime and the rates of its two arms.
+    """The claims that docs/claims.md shows, each with its regime and the rates of its two arms.
 
     Parameters
     ----------
@@ -435,7 +435,7 @@ def headlines(found: pd.DataFrame, before: pd.DataFrame, folder: Path) -> pd.Dat
 
 
 def markdown(data: Path) -> str:
-    """The table of `headlines` in Markdown, as README shows it.
+    """The table of `headlines` in Markdown, as docs/claims.md shows it.
 
     Parameters
     ----------

@@ -131,7 +131,7 @@ class Claim:
         The claim of the table of runs at one learning rate for all arms that says the same; empty
         where there is none.
     headline : bool
-        Whether README shows it.
+        Whether docs/claims.md shows it.
     """
 
     paper: str

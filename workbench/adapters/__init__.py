@@ -20,6 +20,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -131,11 +132,9 @@ def as_problems(prompts: Iterable[Any], taken: Collection[str] = ()) -> list[Pro
     used = set(taken)
     problems = []
     for prompt in prompts:
-        key = name = problem_id(prompt)
-        number = 1
-        while name in used:
-            number += 1
-            name = f"{key}#{number}"
+        key = problem_id(prompt)
+        names = (key if number == 1 else f"{key}#{number}" for number in count(1))
+        name = next(name for name in names if name not in used)
         used.add(name)
         problems.append(Problem(name, _text(prompt), ""))
     return problems

@@ -21,7 +21,7 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.records import Record, RecordError, RecordWarning, damage_of, record_paths
+from workbench.records import Record, RecordError, RecordWarning, examined, record_paths
 from workbench.utils.descriptions import differences
 from workbench.utils.labels import from_folder
 
@@ -62,22 +62,22 @@ def load_all(*paths: Any) -> dict[str, list[Record]]:
     """
     places: dict[Path, Path] = {}
     for path in map(Path, paths):
-        found = record_paths(path)
-        if not found:
+        there = record_paths(path)
+        if not there:
             raise ValueError(f"path={str(path)!r}: no record there, nor in its folders")
         # By its real path, so that overlapping arguments give a record once.
-        places |= {each.resolve(): each for each in found}
+        places |= {each.resolve(): each for each in there}
     if len(places) == 1:
         return labelled(map(Record, places.values()))
-    damage = {each: damage_of(each) for each in places.values()}
-    whole = [each for each, reason in damage.items() if not reason]
+    found = {each: examined(each) for each in places.values()}
+    whole = [record for record, damage in found.values() if record and not damage]
     if not whole:
-        raise RecordError(next(iter(damage.values())))
-    for each, reason in damage.items():
-        if reason:
-            text = f"{reason}; {each} is left out, and the other {len(whole)} runs are read"
+        raise RecordError(next(iter(found.values()))[1])
+    for each, (_, damage) in found.items():
+        if damage:
+            text = f"{damage}; {each} is left out, and the other {len(whole)} runs are read"
             warnings.warn(text, RecordWarning, stacklevel=2)
-    return labelled(map(Record, whole))
+    return labelled(whole)
 
 
 def labelled(records: Record | Iterable[Record]) -> dict[str, list[Record]]:

@@ -57,6 +57,8 @@ class Reading(NamedTuple):
     ----------
     measured : Measurement
         The ratio of costs, with its interval at the nominal level of the look.
+    low, high : float
+        The ends of this interval, moved outwards by what tuning may have missed.
     p : float
         The overall level at which this look would just decide; NaN where nothing can be decided.
     p_holm : float
@@ -68,6 +70,8 @@ class Reading(NamedTuple):
     """
 
     measured: Measurement
+    low: float
+    high: float
     p: float
     p_holm: float
     verdict: str
@@ -155,29 +159,6 @@ def union_p(p: float, n: int, looks: Sequence[int] = LOOKS) -> float:
     return float(min(p * weights.sum() / weights[looks.index(n)], 1))
 
 
-def likely_look(
-    mean: float, deviation: float, looks: Iterable[int] = LOOKS, level: float = ALPHA
-) -> int:
-    """The look at which an arm is known, if its pairs go on as they began.
-
-    Parameters
-    ----------
-    mean, deviation : float
-        Of the logarithms of its ratios.
-    looks, level
-        As in `nominal_levels`.
-
-    Examples
-    --------
-    >>> likely_look(-0.5, 0.13), likely_look(-0.15, 0.13), likely_look(0.06, 0.13)
-    (5, 10, 20)
-    """
-    n = np.array(_checked(looks))
-    reach = special.stdtrit(n - 1, 1 - nominal_levels(n, level) / 2) * deviation / np.sqrt(n)
-    known = (reach <= abs(mean)) | (reach + abs(mean) <= np.log1p(BAND))
-    return int(n[known.argmax()] if known.any() else n[-1])
-
-
 def look_at(n: int, looks: Iterable[int] = LOOKS) -> int:
     """How many of n pairs of seeds count: those of the last look, or all before the first one.
 
@@ -194,6 +175,7 @@ def readings(
     *,
     level: float = ALPHA,
     band: float = BAND,
+    errors: Mapping[str, float] | None = None,
 ) -> dict[str, Reading]:
     """What the looks at several arms say, corrected for there being several.
 
@@ -207,6 +189,10 @@ def readings(
         Probability that at least one arm is called better or worse although it is not.
     band : float
         As in `verdict`.
+    errors : dict from arm to float, optional
+        How far, on the log scale, a ratio may be off by what the pairs have in common, such as the
+        error of tuning. The interval is so much wider on both sides, and the test is that the ratio
+        lies within this distance of 1.
 
     Returns
     -------
@@ -223,24 +209,25 @@ def readings(
     levels = dict(zip(looks, nominal_levels(looks, level)))
     overall = union_p if level < RARE else overall_p
     ps = {}
-    measured = {}
+    factors = {arm: float(np.exp((errors or {}).get(arm, 0.0))) for arm in ratios}
+    for arm, ratio in ratios.items():
+        # The nearest one of the ratios that the error alone may lead to.
+        nearest = float(np.clip(ratio.value, 1 / factors[arm], factors[arm]))
+        p = 1.0 if nearest == ratio.value else ratio.p_value(nearest)
+        ps[arm] = overall(p, ratio.n, looks) if ratio.n in levels else np.nan
+    corrected = dict(zip(ps, holm(list(ps.values()))))
+    found = {}
     for arm, ratio in ratios.items():
         # Before the first look the interval is shown at the level of that look, and decides
         # nothing.
-        nominal = levels.get(ratio.n, levels[looks[0]])
-        measured[arm] = ratio.at_level(float(1 - nominal))
-        is_look = ratio.n in levels
-        ps[arm] = overall(ratio.p_value(1.0), ratio.n, looks) if is_look else np.nan
-    corrected = dict(zip(ps, holm(list(ps.values()))))
-    found = {}
-    for arm, ratio in measured.items():
+        measured = ratio.at_level(float(1 - levels.get(ratio.n, levels[looks[0]])))
+        low, high = measured.low / factors[arm], measured.high * factors[arm]
+        p = float(corrected[arm])
         word = "open"
         if ratio.n in levels:
-            word = verdict(
-                ratio.value, ratio.low, ratio.high, corrected[arm], level=level, band=band
-            )
+            word = verdict(measured.value, low, high, p, level=level, band=band)
         known = word != "open" or ratio.n >= looks[-1]
-        found[arm] = Reading(ratio, ps[arm], float(corrected[arm]), word, known)
+        found[arm] = Reading(measured, low, high, ps[arm], p, word, known)
     return found
 
 

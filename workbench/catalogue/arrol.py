@@ -14,7 +14,6 @@ are cut to these bounds. Where none has to be cut, both shares come out right on
 and notes; the constants are those of DUET's authors, who compare with it. No code.*
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -23,9 +22,9 @@ import numpy as np
 from workbench.methods import Method, Uniform, method
 from workbench.policies import GO_ON, STOP, Growing, Plan
 from workbench.rules.courses import draws_of, leave_one, numbered
-from workbench.rules.scheduler import Learner
+from workbench.rules.scheduler import HasLearner, Learner
 from workbench.rules.selectors import Finished
-from workbench.slots import Context, Problems, Rollouts, Slot, state_field
+from workbench.slots import Context, Problems, Rollouts, state_field
 from workbench.utils.bounds import Count, CountOrZero, Positive, Share, ShareAboveZero, at_least
 from workbench.utils.names import STOPPED
 from workbench.utils.seeding import derive
@@ -90,7 +89,7 @@ def binned_chances(scores: Any, past: Any, right: Any, bins: int = 20) -> np.nda
 
 
 @dataclass
-class Survival(Slot):
+class Survival(HasLearner):
     """Once, at a certain length, a share of each group's rollouts goes on, half of them right.
 
     A small network reads the hidden state of every rollout that gets to `at` tokens and predicts
@@ -142,7 +141,6 @@ class Survival(Slot):
     warm_up: CountOrZero = 20
     learning_rate: Positive = 1e-6
     units: Count = 128
-    head: Learner | None = state_field(saved=False)  # made in the first round
     # Earlier predictions and whether they came true, (N, 2).
     past: np.ndarray = state_field(lambda: np.zeros((0, 2)))
     # Of the round at work: the states of what was judged, by problem and number of the rollout.
@@ -150,6 +148,7 @@ class Survival(Slot):
     measured: dict[str, float] = state_field(dict, saved=False)
 
     needs = frozenset({"stopping", "growing_states"})
+    stored_as = "head"
 
     def plan(
         self, problems: Problems, counts: np.ndarray, before: np.ndarray, context: Context
@@ -168,7 +167,7 @@ class Survival(Slot):
             states = growing.states()
             for row, state in zip(rows.tolist(), states):
                 self.judged[keys[row]] = state
-            if context.round <= self.warm_up or self.head is None:
+            if context.round <= self.warm_up or self.learner is None:
                 return said
             past, right = self.past.T
             success = binned_chances(self._scores(states), past, right, self.bins)
@@ -193,15 +192,16 @@ class Survival(Slot):
         rows = [row for row in np.flatnonzero(ended) if keys[row] in self.judged]
         if rows:
             states = np.stack([self.judged[keys[row]] for row in rows])
-            if self.head is None:
-                self.head = self._network(states.shape[1], derive(context.seed, "course"))
+            if self.learner is None:
+                seed = derive(context.seed, "course")
+                self.learner = self._new_learner(seed, states.shape[1])
             right = rollouts.correct[rows]
             scores = self._scores(states)
             seen = np.column_stack([scores, right])
             self.past = np.concatenate([self.past, seen])[-self.history :]
             # The step is one on a squared error. With these targets its gradient is that of the
             # cross-entropy of a logit.
-            self.head.update(states, self.head.scores(states) - (scores - right) / 2)
+            self.learner.update(states, self.learner.scores(states) - (scores - right) / 2)
         self.measured = {"course_judged": len(self.judged), "course_learnt_from": len(rows)}
         self.judged = {}
 
@@ -209,26 +209,13 @@ class Survival(Slot):
         """Rollouts that were judged, and those of them that the network has learnt from."""
         return self.measured
 
-    def state_dict(self) -> dict[str, Any]:
-        """The network with its optimizer, and the earlier predictions with their outcomes."""
-        head = {} if self.head is None else self.head.state_dict()
-        return {**super().state_dict(), "head": head}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the network and the earlier predictions."""
-        super().load_state_dict(state)
-        self.head = None
-        if state["head"]:
-            self.head = self._network(len(state["head"]["parameters.0"]), 0)
-            self.head.load_state_dict(state["head"])
-
-    def _network(self, inputs: int, seed: int) -> Learner:
+    def _new_learner(self, seed: int, inputs: int) -> Learner:
         return Learner(seed, self.units, 2, self.learning_rate, inputs=inputs)
 
     def _scores(self, states: np.ndarray) -> np.ndarray:
         """What the network predicts, (R,) in (0, 1)."""
-        assert self.head is not None
-        return 1 / (1 + np.exp(-self.head.scores(states)))
+        assert self.learner is not None
+        return 1 / (1 + np.exp(-self.learner.scores(states)))
 
 
 @method(paper="ARRoL (arXiv 2603.24840)", decides="course")

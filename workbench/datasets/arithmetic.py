@@ -56,13 +56,7 @@ def arithmetic(
     """
     levels = checked_levels(levels, tuple(LEVELS))
     one_of("split", split, SPLITS)
-    config = {
-        "family": "arithmetic",
-        "n": n,
-        "levels": list(levels),
-        "seed": seed,
-        "split": split,
-    }
+    config = {"family": "arithmetic", "n": n, "levels": list(levels), "seed": seed, "split": split}
     if n is None:
         return Stream(lambda rng: _of_split(int(rng.choice(levels)), rng, split), config)
     whole_number("n", n, 1, MOST_PROBLEMS)

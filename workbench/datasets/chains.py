@@ -46,10 +46,7 @@ LARGEST_OPERAND = 9
 PATIENCE = 100  # draws of a level in a row without a new problem, before the next level's turn
 
 # Error rates of the facts, a quarter of them each: how far a base model is from solving the task.
-ERROR_RATES = {
-    "early": (0.0, 0.3, 0.6, 0.85),
-    "late": (0.0, 0.1, 0.3, 0.6),
-}
+ERROR_RATES = {"early": (0.0, 0.3, 0.6, 0.85), "late": (0.0, 0.1, 0.3, 0.6)}
 
 
 @dataclass(frozen=True)

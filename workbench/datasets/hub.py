@@ -30,7 +30,7 @@ from typing import Any
 from workbench.datasets import readers
 from workbench.datasets.arithmetic import checked_levels
 from workbench.datasets.readers import Entry, check_place
-from workbench.datasets.rows import csv_rows
+from workbench.datasets.rows import csv_rows, not_right
 from workbench.policies.checks import check_packages
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.seeding import generator
@@ -184,9 +184,9 @@ def hub(
     if levels is not None:
         found = {id: each for id, each in found.items() if each.level in levels}
     if verifier is not None:
-        size = len(found)
-        found = {id: each for id, each in found.items() if _holds(key, each, verifier)}
-        left_out["gold answer not verified"] = size - len(found)
+        unmet = _not_right(key, found, verifier)
+        found = {id: each for id, each in found.items() if id not in unmet}
+        left_out["gold answer not verified"] = len(unmet)
     reasons = dict(+left_out)  # those that count some
     if reasons:
         told = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
@@ -272,18 +272,16 @@ def _distinct(key: str, table: Any, place: Any) -> tuple[dict[str, Entry], Count
     return found, left_out
 
 
-def _holds(key: str, entry: Entry, verifier: Any) -> bool:
-    """Whether the right response of an entry scores 1. Tests without a known solution pass."""
-    response = entry.response
-    if response is None:
-        if DATA_SETS[key].verifier == "Code":
-            return True
-        response = f"\\boxed{{{entry.answer}}}"
-    # Asked for one at a time, since a gold answer that cannot be read raises.
-    try:
-        return bool(verifier.score([response], [entry.answer]).reward[0] == 1.0)
-    except ValueError:
-        return False
+def _not_right(key: str, found: Mapping[str, Entry], verifier: Any) -> set[str]:
+    """The ids of the entries whose right response does not score 1. Tests without a known solution
+    pass.
+    """
+    responses = {id: each.response for id, each in found.items() if each.response is not None}
+    if DATA_SETS[key].verifier != "Code":
+        responses = {id: f"\\boxed{{{each.answer}}}" for id, each in found.items()} | responses
+    ids = list(responses)
+    unmet = not_right(list(responses.values()), [found[id].answer for id in ids], verifier)
+    return {ids[place] for place in unmet}
 
 
 # Where the data comes from

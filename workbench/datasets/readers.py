@@ -22,6 +22,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from workbench.utils.seeding import generator
@@ -36,29 +37,7 @@ DIFFICULTIES = (
 )
 # The two helpers of EvalPlus, whose place `COMPARISON` takes.
 REPLACED = ("is_floats", "assertion")
-COMPARISON = """
-def numbers_with_a_point(value):
-    if isinstance(value, (list, tuple)):
-        return all(isinstance(item, float) for item in value)
-    return isinstance(value, float)
-
-def near(value, expected, tolerance):
-    if isinstance(expected, (list, tuple)):
-        if not isinstance(value, (list, tuple)) or len(value) != len(expected):
-            return False
-        return all(near(a, b, tolerance) for a, b in zip(value, expected))
-    if isinstance(value, (int, float)) and isinstance(expected, (int, float)):
-        # Every number is within an infinite tolerance.
-        finite = abs(expected) < float("inf")
-        near_by = finite and abs(value - expected) <= tolerance + 1e-7 * abs(expected)
-        return value == expected or near_by
-    return value == expected
-
-def assertion(value, expected, tolerance):
-    if tolerance == 0 and numbers_with_a_point(expected):
-        tolerance = 1e-6
-    assert value == expected or (tolerance and near(value, expected, tolerance))
-"""
+COMPARISON = Path(__file__).with_name("comparison.txt").read_text("utf-8")
 
 
 @dataclass(frozen=True)

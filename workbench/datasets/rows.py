@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,12 @@ def check_answers(pool: Pool, verifier: Any) -> None:
 # The rows of a file, each a dict from column to value
 
 
+def _decimal(text: str) -> float | str:
+    """A number of JSON, and its text where a float would lose digits of it."""
+    number = float(text)
+    return number if Decimal(text) == Decimal(repr(number)) else text
+
+
 def _of_json_lines(path: Path) -> list[Any]:
     rows = []
     with path.open(encoding=ENCODING, newline="\n") as lines:
@@ -167,14 +174,14 @@ def _of_json_lines(path: Path) -> list[Any]:
             if not line.strip():
                 continue
             try:
-                rows.append(json.loads(line))
+                rows.append(json.loads(line, parse_float=_decimal))
             except ValueError as error:
                 raise ValueError(f"line {number} is no JSON ({error})") from None
     return rows
 
 
 def _of_json(path: Path) -> list[Any]:
-    rows = json.loads(path.read_text(ENCODING))
+    rows = json.loads(path.read_text(ENCODING), parse_float=_decimal)
     if not isinstance(rows, list):
         raise ValueError("a list of objects is needed; JSON lines belong in a .jsonl file")
     return rows
@@ -208,12 +215,7 @@ def _of_parquet(path: Path) -> list[dict[str, Any]]:
 
 
 ENCODING = "utf-8-sig"  # with or without a byte order mark
-KINDS = {
-    ".jsonl": _of_json_lines,
-    ".json": _of_json,
-    ".csv": csv_rows,
-    ".parquet": _of_parquet,
-}
+KINDS = {".jsonl": _of_json_lines, ".json": _of_json, ".csv": csv_rows, ".parquet": _of_parquet}
 
 
 def _check_columns(names: Sequence[str]) -> None:
@@ -319,10 +321,7 @@ def _listed(items: Iterable[Any], most: int = 5) -> str:
 
 
 def _check_usable(
-    problems: Sequence[Problem],
-    verifier: Any,
-    where: Callable[[Problem], str],
-    own: bool = True,
+    problems: Sequence[Problem], verifier: Any, where: Callable[[Problem], str], own: bool = True
 ) -> None:
     """Raise ValueError unless the verifier can use the gold answer of every problem.
 
@@ -338,9 +337,12 @@ def _check_usable(
         refused = {"Code", *(["words"] if own else []), *(["Choice"] if is_mostly_letters else [])}
     elif isinstance(verifier, Code):
         refused = {"Choice", "Math", "words"}
-    unusable = [problem for problem, form in zip(problems, forms) if form in refused]
+    unusable = {problem: "" for problem, form in zip(problems, forms) if form in refused}
     if not unusable and not isinstance(verifier, Code):
-        unusable = _unread(problems, verifier, own and isinstance(verifier, Math | Choice))
+        responses = [f"\\boxed{{{problem.answer}}}" for problem in problems]
+        to_be_met = own and isinstance(verifier, Math | Choice)
+        unmet = not_right(responses, [problem.answer for problem in problems], verifier)
+        unusable = {problems[i]: said for i, said in unmet.items() if said or to_be_met}
     if unusable:
         # The verifier that most answers fit.
         ((form, _),) = Counter(forms).most_common(1)
@@ -349,11 +351,12 @@ def _check_usable(
             other = "verifier=verifiers.Choice(letters=...) with the letters of all options"
         elif form in ("words", name):
             other = "another verifier, which may be your own (docs/guides/own-verifier.md)"
+        first, said = next(iter(unusable.items()))
         raise ValueError(
-            f"{where(unusable[0])}: {name} cannot use {len(unusable)} of the {len(problems)} "
-            f"answers, the first is {brief(unusable[0].answer)} to {brief(unusable[0].prompt)}, of "
-            f"problem {unusable[0].id!r}{_reason(verifier, unusable[0].answer)}; change these "
-            f"answers, leave their problems out, or pass {other}"
+            f"{where(first)}: {name} cannot use {len(unusable)} of the {len(problems)} answers, "
+            f"the first is {brief(first.answer)} to {brief(first.prompt)}, of problem "
+            f"{first.id!r}{said and f' ({said})'}; change these answers, leave their problems out, "
+            f"or pass {other}"
         )
 
 
@@ -370,24 +373,16 @@ def _form(answer: str) -> str:
     return "Code"
 
 
-def _reason(verifier: Any, answer: str) -> str:
-    """What a verifier of mathematics reads of an answer that it cannot use, in brackets."""
+def not_right(responses: Sequence[str], answers: Sequence[str], verifier: Any) -> dict[int, str]:
+    """Which answers are not worth 1 although the response gives them: {place: what the verifier
+    says of an answer that it cannot use, else nothing}.
+    """
     try:
-        if isinstance(verifier, Math):
-            verifier.score([f"\\boxed{{{answer}}}"], [answer])
+        rewards = verifier.score(responses, answers).reward
     except ValueError as error:
-        return f" ({error})"
-    return ""
-
-
-def _unread(problems: Sequence[Problem], verifier: Any, to_be_met: bool) -> list[Problem]:
-    """The problems whose gold answer raises, or is not right although a response gives it."""
-    responses = [f"\\boxed{{{problem.answer}}}" for problem in problems]
-    try:
-        scores = verifier.score(responses, [problem.answer for problem in problems])
-    except ValueError:
-        if len(problems) == 1:
-            return list(problems)
-        return [problem for problem in problems if _unread([problem], verifier, to_be_met)]
-    is_met = zip(problems, scores.correct)
-    return [problem for problem, right in is_met if to_be_met and not right]
+        if len(answers) == 1:
+            return {0: str(error)}
+        # Asked for one at a time, since the first answer that cannot be used raises.
+        alone = [not_right([r], [a], verifier) for r, a in zip(responses, answers)]
+        return {place: found[0] for place, found in enumerate(alone) if found}
+    return {place: "" for place, reward in enumerate(rewards) if reward != 1}

@@ -141,8 +141,11 @@ def headline(table: pd.DataFrame, baseline: str, measure: Any = "rollouts") -> s
             undecided = "not known yet"
         elif not (row.get("low", 1) > 0 and row.get("high", 1) < np.inf):
             undecided = "too few runs reached the target to decide"
+        # Both are said first: being cheaper where it arrives is only half of it.
+        fails = row.get("reached", 0) < row.get("baseline_reached", 0)
+        needs = f"{arm} fails more often and needs" if fails else f"{arm} needs"
         said = {
-            "better": f"{arm} needs {change} fewer {what} than {plain(baseline)}",
+            "better": f"{needs} {change} fewer {what} than {plain(baseline)}",
             "worse": f"{arm} needs {change} more {what} than {plain(baseline)}",
             "alike": f"{arm} and {plain(baseline)} need as many {what}",
             "open": f"{arm} or {plain(baseline)}: {undecided}",

@@ -50,6 +50,15 @@ def check_gpu(device: str | None, what: str) -> str:
     return device or "cuda"
 
 
+def check_temperature(sampling: Any) -> None:
+    """ValueError for what vLLM refuses, or takes for another temperature than the trainer does."""
+    if 0 < sampling.temperature < 0.01 or sampling.temperature > 2:
+        raise ValueError(
+            f"sampling.temperature={sampling.temperature:g}: vLLM samples at 0, or from 0.01 to 2; "
+            "take one of these, or the sampler of transformers"
+        )
+
+
 def check_vllm(device: str | None) -> None:
     """Raise ImportError without a vLLM for this device.
 
@@ -93,16 +102,14 @@ def check_hand_over(lora: Mapping[str, Any], merged: bool) -> None:
     # None, False, an empty list and "none" switch an option off.
     given = {name for name, value in lora.items() if value and value != "none"}
     refused = given.difference(SERVED, SERVED_MERGED if merged else ())
-    if merged:
-        # A model may use the embedding as its head, and the two would get different weights.
-        targets = str(lora.get("target_modules"))
-        if "embed" in targets or "lm_head" in targets:
-            refused.add("target_modules")
-    else:
-        if lora.get("init_lora_weights") not in STARTS:
-            refused.add("init_lora_weights")
-        if lora.get("r", 8) > RANKS[-1]:
-            refused.add("r")
+    targets = str(lora.get("target_modules"))
+    # A model may use the embedding as its head, and the two would get different weights.
+    if merged and ("embed" in targets or "lm_head" in targets):
+        refused.add("target_modules")
+    if not merged and lora.get("init_lora_weights") not in STARTS:
+        refused.add("init_lora_weights")
+    if not merged and lora.get("r", 8) > RANKS[-1]:
+        refused.add("r")
     if refused:
         name = min(refused)
         raise ValueError(
@@ -339,9 +346,25 @@ def after_head(config: Any) -> tuple[float, float | None]:
 
 
 def load_configuration(path: Any, revision: str | None, template: str) -> tuple[Any, Any]:
-    """A model's configuration and its tokenizer, which must fit each other and the template."""
+    """A model's configuration and its tokenizer, which must fit each other and the template.
+
+    No code of theirs is run.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+    from transformers.utils import find_adapter_config_file
+
+    # Without the refusal transformers would ask whether to run code that comes with the model.
+    options = {"revision": revision, "trust_remote_code": False}
     try:
-        config, tokenizer = _read_configuration(path, revision)
+        # transformers would put it on the model, or on another model that it names, and freeze the
+        # weights. It also has patterns of any kind, and names modules to import.
+        if find_adapter_config_file(path, revision=revision):
+            raise ValueError(
+                f"model={str(path)!r}: it comes with an adapter (adapter_config.json); merge it"
+            )
+        config = AutoConfig.from_pretrained(path, **options)
+        check_kernels(type(config).get_config_dict(path, **options)[0])
+        tokenizer = AutoTokenizer.from_pretrained(path, **options)
     except OSError as error:
         raise OSError(
             f"model={str(path)!r}: {cause_of(error)}; with a network, `hf download` brings a model"
@@ -350,24 +373,6 @@ def load_configuration(path: Any, revision: str | None, template: str) -> tuple[
     # A model of text and images keeps the sizes of its language model in a configuration inside.
     check_tokenizer(tokenizer, config.get_text_config().vocab_size)
     return config, tokenizer
-
-
-def _read_configuration(path: Any, revision: str | None) -> tuple[Any, Any]:
-    """A model's configuration and its tokenizer, of which no code is run."""
-    from transformers import AutoConfig, AutoTokenizer
-    from transformers.utils import find_adapter_config_file
-
-    # transformers would put it on the model, or on another model that it names, and freeze the
-    # weights. It also has patterns of any kind, and names modules to import.
-    if find_adapter_config_file(path, revision=revision):
-        raise ValueError(
-            f"model={str(path)!r}: it comes with an adapter (adapter_config.json); merge it"
-        )
-    # Without the refusal transformers would ask whether to run code that comes with the model.
-    options = {"revision": revision, "trust_remote_code": False}
-    config = AutoConfig.from_pretrained(path, **options)
-    check_kernels(type(config).get_config_dict(path, **options)[0])
-    return config, AutoTokenizer.from_pretrained(path, **options)
 
 
 def local_snapshot(path: Any, revision: str | None) -> str:

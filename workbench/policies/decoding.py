@@ -26,6 +26,8 @@ from workbench.utils.validation import counts as whole_counts
 BLOCK = 1024  # tokens of the vocabulary whose probabilities are summed one by one
 STOP_TOKENS = 32  # newest tokens searched for a stop string, besides one for each of its bytes
 LOGPROBS_OF_MARGINS = 2  # that an engine tells of a token where margins are asked for
+MOST_NEVER = 1024  # tokens that vLLM leaves out for a request
+NO_CHANCE = -100.0  # what vLLM adds to their logits, the least that it takes
 WORTH_COPYING = 0.85  # a cache is copied when fewer of its rows than this are still going
 
 # A signal of some of the responses that go on, by their places among these; and the two signals
@@ -480,9 +482,11 @@ def sample_by_engine(
     chunk : int
         Tokens.
     """
-    sampling, end_ids = request.sampling, request.policy.end_ids
+    sampling, policy = request.sampling, request.policy
+    never = [] if policy.never is None else policy.never.tolist()
     if request.plan.stop is None:
-        samples, _ = engine.respond(texts, seeds, sampling, end_ids, request.room)
+        room = request.room
+        samples, _ = engine.respond(texts, seeds, sampling, policy.end_ids, never, room)
         return samples
     samples = Samples.empty(len(texts), int(request.room.max()))
     samples.entropies[:] = np.nan
@@ -497,7 +501,8 @@ def sample_by_engine(
             of_chunk,
             # A text to stop at may begin in one chunk and end in the next: `Request.ends` finds it.
             replace(sampling, stop=()),
-            end_ids,
+            policy.end_ids,
+            never,
             np.minimum(request.room[going] - start, chunk),
             margins=gives_margins,
         )

@@ -333,40 +333,22 @@ def out_of_memory(error: BaseException, lab: Any, training: Any) -> str | None:
             f"no memory to load the model ({cause}); `python -m workbench doctor --lab ... --model "
             "...` says what fits"
         )
-    policy = training.policy
+    policy, phase = training.policy, training.phase
     engine = getattr(policy, "engine", None)
     share = getattr(engine, "share", None)
     lower = []
-    if training.phase == "update":
-        lower.append("micro_tokens" + _halved(policy, lab.micro_tokens, 1, 0))
-    elif engine is None and hasattr(policy, "rows"):
-        tokens = lab.sampling.max_new_tokens
-        lower.append("rows" + _halved(policy, 1, tokens, policy.rows))
-    if share is not None:
-        lower.append(f"vLLM's gpu_memory_utilization from {share:g} to {0.75 * share:.2g}")
-    lower = lower or ["the rollouts of a round"]
-    return f"no memory to {training.phase} ({cause}); lower {' or '.join(lower)}"
-
-
-def _halved(policy: Any, micro_tokens: int, max_length: int, rows: int) -> str:
-    """A size and half of it, with what that saves where the sizes of the model are known."""
-    whole = rows or micro_tokens
-    text = f" from {whole} to {max(whole // 2, 1)}"
-    config = getattr(getattr(policy, "decoder", None), "config", None)
-    if getattr(config, "model_type", None) not in FAMILIES:
-        return text
-    taken = [
-        estimate(
-            from_config(config.to_dict()),
-            lora_rank=0,
-            dtype=str(policy.head.weight.dtype).removeprefix("torch."),
-            gradient_checkpointing=policy.model.is_gradient_checkpointing,
-            autocast=policy.autocast,
-            micro_tokens=max(micro_tokens // parts, 1),
-            max_length=max_length,
-            rollouts=rows // parts,
+    if phase == "update":
+        half = max(lab.micro_tokens // 2, 1)
+        lower.append(
+            f"micro_tokens from {lab.micro_tokens} to {half}, which frees half of the activations"
         )
-        for parts in (1, 2)
-    ]
-    saved = sum(taken[0].values()) - sum(taken[1].values())
-    return f"{text}, about {saved / GB:.1f} GB"
+    elif engine is None and hasattr(policy, "rows"):
+        half = max(policy.rows // 2, 1)
+        lower.append(f"rows from {policy.rows} to {half}, which frees half of the keys and values")
+    if share is not None:
+        lower.append(
+            f"vLLM's gpu_memory_utilization from {share:g} to {0.75 * share:.2g}, which frees a "
+            "quarter of its share"
+        )
+    lower = lower or ["the rollouts of a round"]
+    return f"no memory to {phase} ({cause}); lower {' or '.join(lower)}"

@@ -32,12 +32,12 @@ import torch
 from transformers import PreTrainedModel
 
 from workbench.policies import Plan, Sampling, checks
-from workbench.policies.decoding import LOGPROBS_OF_MARGINS, PromptBatch, Samples
+from workbench.policies.decoding import LOGPROBS_OF_MARGINS, NO_CHANCE, PromptBatch, Samples
 from workbench.policies.merged import merged_weights
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments
-from workbench.utils.validation import brief, cause_of
+from workbench.utils.validation import brief, cause_of, instance_of
 from workbench.verifiers.boxes import opened_thought
 
 # What a server answers while it is too busy, is starting, or has lost what computes for it. It
@@ -493,6 +493,7 @@ class ServedEngine:
         seeds: list[int],
         sampling: Sampling,
         end_ids: list[int],
+        never: list[int],
         room: np.ndarray,
         margins: bool = False,
     ) -> tuple[Samples, Ragged | None]:
@@ -503,6 +504,7 @@ class ServedEngine:
             "min_p": 0.0,
             "top_k": 0,
             "stop_token_ids": end_ids,
+            "logit_bias": {str(token): NO_CHANCE for token in never},
             "include_stop_str_in_output": True,
             "skip_special_tokens": False,
             "return_token_ids": True,
@@ -566,3 +568,16 @@ def _margin(likely: Mapping[str, float]) -> float:
     """The gap between the two largest probabilities, by the log-probabilities of likely tokens."""
     second, first = sorted(likely.values())[-2:]
     return math.exp(first) - math.exp(second)
+
+
+def check_server(server: Any, config: Any) -> None:
+    """Raise unless a server can sample for a model that is trained here.
+
+    `config` is the `TransformersConfig` of the lab.
+    """
+    instance_of("server", server, Server, "Server('http://localhost:8000')")
+    checks.check_temperature(config.sampling)
+    if config.engine != "transformers":
+        raise ValueError(f"engine={config.engine!r}: the server samples; leave it out")
+    checks.check_hand_over(config.lora or {}, merged=True)
+    checks.check_packages("trl", "vllm")

@@ -25,6 +25,7 @@ from workbench.policies.lora import fuse
 from workbench.policies.merged import is_plain
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.machine import torch_threads
+from workbench.utils.seeding import generator
 
 # Logits held at once in float32, 128 MiB. On an NVIDIA GPU, where larger operations pay, 512 MiB.
 LOGIT_CHUNK = 2**25
@@ -34,6 +35,11 @@ LOGIT_CHUNK_ON_CUDA = 2**27
 EXACT = 5e-4
 ROUGH = 0.05  # the same where products have 16 bits
 RESCORED = 16_384  # tokens of one forward pass over what another sampler has drawn
+# What a trial of layouts and decoders may cost, in FLOPs of one forward pass: some tenths of a
+# second.
+TRIAL_FLOPS = 2e10
+TRIAL_FLOPS_ON_CUDA = 1e14
+LONGEST_TRIAL = 2**17  # tokens, where the model has no limit
 
 
 def on_its_threads(method: Callable[..., Any]) -> Any:
@@ -84,6 +90,9 @@ class TrainableModel:
 
     threads: int | None = None
     """Of torch, while this policy computes; None for those that torch has."""
+
+    max_length: int | None = None
+    """Tokens that prompt and response may take together; None without a limit."""
 
     def __init__(self, model: Any, tokenizer: Any, float32_head: bool = False) -> None:
         self.model = model
@@ -336,9 +345,10 @@ class TrainableModel:
         """
         if not packing.supports(core):
             return "padded"
-        padded = self._tried_states("padded")
+        rollouts = self._trial()
+        padded = self._tried_states("padded", rollouts)
         core.set_attn_implementation(packing.NAME)
-        packed = self._tried_states("packed")
+        packed = self._tried_states("packed", rollouts)
         if self._is_close(packed, padded):
             return "packed"
         # It was `sdpa` before, or the packed one through an earlier policy of the same model; see
@@ -347,23 +357,34 @@ class TrainableModel:
         return "padded"
 
     @torch.no_grad()
-    def _tried_states(self, layout: str) -> torch.Tensor:
-        """The state that predicts each response token of three short rollouts, (M, H) float32.
-
-        Two of them share a prompt and the third has its own, with responses of 4, 1 and 2 tokens,
-        so shared prompts, single tokens and padding are all tried. Two different tokens are needed,
-        or a mix-up of places would not show.
-        """
-        end = self.end_ids[0]
-        other = 0 if end else 1
-        rollouts = Rollouts(
-            problem=np.array(["a", "a", "b"]),
-            prompt=Ragged.of([[end, other], [end, other], [other]], np.int32),
-            response=Ragged.of([[other, end, other, end], [other], [end, other]], np.int32),
-        )
+    def _tried_states(self, layout: str, rollouts: Rollouts) -> torch.Tensor:
+        """The state that predicts each response token of some rollouts, (M, H) float32."""
         with self._precision():
             states, predicts = self._states_in(layout, rollouts)
         return states[predicts].float()
+
+    def _trial(self) -> Rollouts:
+        """A rollout of a long prompt between two of a short one, of ordinary tokens.
+
+        The long one goes beyond every window of the model, unless that would take long.
+        """
+        longest = max(1, (self.max_length or LONGEST_TRIAL) - 3)
+        flops = TRIAL_FLOPS_ON_CUDA if self.device.type == "cuda" else TRIAL_FLOPS
+        affordable = flops / (2 * self.parameter_count)
+        windows = [each + 2 for each in checks.windows(self.model.config)]
+        length = max([8, *(each for each in windows if each <= min(longest, affordable))])
+        # Special tokens, whose states may be so large that what two precisions make of them has
+        # little in common, stand at the ends of vocabularies.
+        size = len(self.head.weight)
+        rng = generator(0, "trial")
+        short, long, *responses = (
+            rng.integers(size // 8, size - size // 8, n) for n in (2, min(length, longest), 3, 3, 3)
+        )
+        return Rollouts(
+            problem=np.array(["a", "b", "a"]),
+            prompt=Ragged.of([short, long, short], np.int32),
+            response=Ragged.of(responses, np.int32),
+        )
 
 
 def count_parameters(model: torch.nn.Module) -> int:

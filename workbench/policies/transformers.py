@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from workbench.policies import Plan, Sampling, checks
 from workbench.policies.decoding import (
+    MOST_NEVER,
     CachedDecoder,
     PromptBatch,
     Request,
@@ -36,15 +37,10 @@ from workbench.policies.merged import MergedDecoder, supports
 from workbench.policies.trainable import TrainableModel, on_its_threads
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
-from workbench.utils.seeding import generator
 from workbench.utils.validation import brief, cause_of, one_of, whole_number
 from workbench.verifiers.boxes import opened_thought
 
 END_OF_PROMPT = 16  # tokens in which a template may open a thought
-# What a trial of the decoders may cost, in FLOPs of one forward pass: some tenths of a second.
-TRIAL_FLOPS = 2e10
-TRIAL_FLOPS_ON_CUDA = 1e14
-LONGEST_TRIAL = 2**17  # tokens, where the model has no limit
 
 
 class TransformersPolicy(TrainableModel):
@@ -90,6 +86,10 @@ class TransformersPolicy(TrainableModel):
         checks.check_tokenizer(tokenizer, model.get_input_embeddings().weight.shape[0])
         whole_number("rows", rows, 1)
         whole_number("chunk", chunk, 1)
+        checks.check_length(model.config, max_length)
+        limit, self._why = checks.positions_of(model.config)
+        of_engine = None if engine is None else engine.max_length
+        self.max_length = min(filter(None, (max_length, of_engine, limit)), default=None)
         super().__init__(model, tokenizer, float32_head)
         turn = checks.end_of_turn(tokenizer) if template == "chat" else None
         self.end_ids = sorted({*self.end_ids, *([] if turn is None else [turn])})
@@ -104,13 +104,12 @@ class TransformersPolicy(TrainableModel):
         self.chunk = chunk
         self.name = name or model.config.name_or_path
         self.engine = engine
-        self.max_length = max_length
-        if engine is not None:
-            self.max_length = min(max_length or engine.max_length, engine.max_length)
-            self.samples_apart = True
-        checks.check_length(model.config, max_length)
-        limit, self._why = checks.positions_of(model.config)
-        self.max_length = min(filter(None, (self.max_length, limit)), default=None)
+        self.samples_apart = self.samples_apart or engine is not None
+        if engine is not None and self.never is not None and len(self.never) > MOST_NEVER:
+            raise ValueError(
+                f"model: {len(self.never)} rows of its embedding stand for no token, and vLLM "
+                f"leaves out {MOST_NEVER} at most; take engine='transformers'"
+            )
         self.buffers: dict[str, torch.Tensor] = {}  # memory that sampling uses again and again
         # How the model itself samples, where no other program does.
         kind = CachedDecoder if self.samples_apart else self._tried_decoder()
@@ -467,29 +466,6 @@ class TransformersPolicy(TrainableModel):
         except Exception as error:  # whatever a cache of the model's own raises
             return cause_of(error)
         return self._difference(torch.stack(found, 1).flatten(0, 1).float(), expected)
-
-    def _trial(self) -> Rollouts:
-        """A rollout of a long prompt between two of a short one, of ordinary tokens.
-
-        The long one goes beyond every window of the model, unless that would take long.
-        """
-        longest = max(1, (self.max_length or LONGEST_TRIAL) - 3)
-        flops = TRIAL_FLOPS_ON_CUDA if self.device.type == "cuda" else TRIAL_FLOPS
-        affordable = flops / (2 * self.parameter_count)
-        windows = [each + 2 for each in checks.windows(self.model.config)]
-        length = max([8, *(each for each in windows if each <= min(longest, affordable))])
-        # Special tokens, whose states may be so large that what two precisions make of them has
-        # little in common, stand at the ends of vocabularies.
-        size = len(self.head.weight)
-        rng = generator(0, "trial")
-        short, long, *responses = (
-            rng.integers(size // 8, size - size // 8, n) for n in (2, min(length, longest), 3, 3, 3)
-        )
-        return Rollouts(
-            problem=np.array(["a", "b", "a"]),
-            prompt=Ragged.of([short, long, short], np.int32),
-            response=Ragged.of(responses, np.int32),
-        )
 
     def _trained_logits(self, rollouts: Rollouts) -> torch.Tensor:
         """The trainer's logits for each response token of all rows, end to end, (M, V) float32."""

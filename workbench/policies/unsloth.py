@@ -273,7 +273,8 @@ class UnslothPolicy(TransformersPolicy):
 
     def _joins_alike(self) -> bool:
         """Whether joined rows compute what padded rows compute, tried on three short rollouts."""
-        joined, padded = self._tried_states("joined"), self._tried_states("padded")
+        rollouts = self._trial()
+        joined, padded = (self._tried_states(each, rollouts) for each in ("joined", "padded"))
         # The mean over all entries: a row that sees another one changes most of its entries, while
         # bfloat16 changes them by about a hundredth.
         return bool((joined - padded).abs().mean() < 0.05 * padded.abs().mean())

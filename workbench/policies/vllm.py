@@ -30,7 +30,7 @@ from transformers import PreTrainedModel
 
 from workbench.policies import Sampling
 from workbench.policies.checks import RANKS, check_vllm
-from workbench.policies.decoding import LOGPROBS_OF_MARGINS, Samples
+from workbench.policies.decoding import LOGPROBS_OF_MARGINS, NO_CHANCE, Samples
 from workbench.policies.merged import merged_weights
 from workbench.rollouts import Ragged
 from workbench.utils.failures import import_apart
@@ -254,13 +254,15 @@ class Engine:
         seeds: list[int],
         sampling: Sampling,
         end_ids: list[int],
+        never: list[int],
         room: np.ndarray,
         margins: bool = False,
     ) -> tuple[Samples, Ragged | None]:
         """One response to each of R prompts, with one seed each, of at most room (R,) tokens.
 
-        With margins=True the gap between the two largest probabilities at each token comes with
-        them. An engine that sleeps stays awake until `rest` is called.
+        The tokens `never` are not drawn. With margins=True the gap between the two largest
+        probabilities at each token comes with the responses. An engine that sleeps stays awake
+        until `rest` is called.
         """
         from vllm import SamplingParams
 
@@ -275,6 +277,9 @@ class Engine:
                 stop=list(sampling.stop),
                 include_stop_str_in_output=True,
                 stop_token_ids=end_ids,
+                # vLLM's log-probabilities are those without these tokens. They differ by less than
+                # rounding, since no model was trained to say a token that does not exist.
+                logit_bias=dict.fromkeys(never, NO_CHANCE) or None,
                 # Texts are made by the tokenizer later. vLLM needs them only to look for stop
                 # strings.
                 detokenize=bool(sampling.stop),

@@ -2,7 +2,7 @@
 
 from workbench.records.files import FORMAT, RecordError, RecordWarning
 from workbench.records.packing import pack
-from workbench.records.record import Record, damage_of, load
+from workbench.records.record import Record, damage_of, examined, load
 from workbench.records.shelf import exists, record_paths
 from workbench.records.writer import Writer, refuse_other_files
 
@@ -13,6 +13,7 @@ __all__ = [
     "RecordWarning",
     "Writer",
     "damage_of",
+    "examined",
     "exists",
     "load",
     "pack",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -135,20 +135,13 @@ def unpack(
     ValueError
         When the checkpoint was taken from others than these.
     """
-    weights = {
-        name.removeprefix("policy."): value
-        for name, value in tensors.items()
-        if name.startswith("policy.")
-    }
     try:
+        weights = {name: tensors[f"policy.{name}"] for name in policy.state_dict()}
         # Shapes are compared here, since copying a tensor would silently broadcast one of another
         # shape.
         for name, value in policy.state_dict().items():
             if value.shape != weights[name].shape:
-                raise ValueError(
-                    f"{name}: shape {tuple(value.shape)}, in the checkpoint "
-                    f"{tuple(weights[name].shape)}"
-                )
+                raise ValueError(f"{name}: shape {value.shape}, not {weights[name].shape}")
         policy.load_state_dict(weights)
         load_optimizer(optimizer, tensors)
         join_slots(method, state["slots"], tensors)
@@ -205,13 +198,8 @@ def join_slots(method: Any, slots: Mapping[str, Any], tensors: Mapping[str, torc
 
 
 # Containers that come back as what they were, by their names in a checkpoint.
-CONTAINERS: dict[str, Callable] = {
-    "list": list,
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-}
-DICTS: dict[str, Callable] = {"items": dict, "counts": Counter}
+CONTAINERS: dict[str, type] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+DICTS: dict[str, type] = {"items": dict, "counts": Counter}
 
 
 def split_arrays(prefix: str, state: Any, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
@@ -220,7 +208,7 @@ def split_arrays(prefix: str, state: Any, tensors: dict[str, torch.Tensor]) -> d
     `join_arrays` gives back an equal state. ValueError for what could not come back equal.
     """
     # What a thing is stands before it, so that no value is mistaken for another kind.
-    if state is None or isinstance(state, bool | int | float | str):
+    if _is_plain(state):
         return {"value": state}
     if isinstance(state, np.ndarray) and state.dtype.kind == "U":
         return {"texts": state.tolist(), "dtype": state.dtype.str}
@@ -231,18 +219,14 @@ def split_arrays(prefix: str, state: Any, tensors: dict[str, torch.Tensor]) -> d
         tensors[name] = _tensor_of(prefix, state)
         return {kind: name}
     if type(state) is dict and all(isinstance(key, str) for key in state):
-        entries = {
-            key: split_arrays(f"{prefix}.{key}", value, tensors) for key, value in state.items()
-        }
-        return {"dict": entries}
+        places = {key: f"{prefix}.{key}" for key in state}
+        return {"dict": {key: split_arrays(places[key], state[key], tensors) for key in state}}
     if type(state) is deque:
         return {"deque": split_arrays(prefix, list(state), tensors), "longest": state.maxlen}
     for kind, made in DICTS.items():
         if type(state) is made:
             pairs = [list(pair) for pair in state.items()]
             return {kind: split_arrays(prefix, pairs, tensors)}
-    if type(state) is list and _is_plain(state):
-        return {"value": state}
     for kind, made in CONTAINERS.items():
         if type(state) is made:
             # Equal sets have one order, so that equal states are the same text.

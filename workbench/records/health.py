@@ -102,18 +102,16 @@ def policy_destroyed(rows: Sequence[Row], rounds: int = 3, share: float = 0.1) -
     # NaN where nothing says what is correct, which is no more than any share.
     if len(rows) <= rounds or not first["correct"] >= share:
         return None
-    now = float(np.mean([row["correct"] for row in last]))
+    now = _mean(last, "correct")
     sampled = sum(row["rollouts"] for row in last)
     # By bad luck so few of so many would have a probability below (1 - share)^sampled.
     if not now <= 0.01 or sampled * first["correct"] < 20:
         return None
-    entropy = float(np.mean([row["entropy"] for row in last]))
-    norms = [row["gradient_norm"] for row in (first, last[-1])]
     return (
         f"accuracy fell from {first['correct']:.0%} in round {first['round']} to {now:.0%} in "
-        f"rounds {last[0]['round']} to {last[-1]['round']} (mean entropy {first['entropy']:.3g} to "
-        f"{entropy:.3g} nats, gradient norm {norms[0]:.3g} to {norms[1]:.3g}): the updates have "
-        f"destroyed the policy; begin again with a lower learning rate than "
+        f"{_span(last)} (mean entropy {first['entropy']:.3g} to {_mean(last, 'entropy'):.3g} nats, "
+        f"gradient norm {first['gradient_norm']:.3g} to {last[-1]['gradient_norm']:.3g}): the "
+        "updates have destroyed the policy; begin again with a lower learning rate than "
         f"{last[-1]['learning_rate']:g}"
     )
 
@@ -134,19 +132,15 @@ def nothing_learnt(rows: Sequence[Row], rounds: int = WINDOW) -> str | None:
     last = rows[-rounds:]
     if len(last) < rounds or any(row["trained"] for row in last) or policy_destroyed(rows):
         return None
-    all_right = float(np.mean([row["all_positive"] for row in last]))
-    all_wrong = float(np.mean([row["all_negative"] for row in last]))
+    found = f"every advantage was 0 in {_span(last)}"
+    all_right, all_wrong = _mean(last, "all_positive"), _mean(last, "all_negative")
     if np.isnan(all_right):
-        return (
-            f"every advantage was 0 in rounds {last[0]['round']} to {last[-1]['round']}: the "
-            "rewards of each problem are all alike, or none of them was selected"
-        )
+        return f"{found}: the rewards of each problem are all alike, or none of them was selected"
     # The shares are fractions, so what is left of 1 may be a rounding error.
     mixed = max(0.0, round(1 - all_right - all_wrong, 9))
     return (
-        f"every advantage was 0 in rounds {last[0]['round']} to {last[-1]['round']} (groups all "
-        f"right {all_right:.0%}, all wrong {all_wrong:.0%}, mixed {mixed:.0%}): "
-        f"{_likely_reason(last, all_right, all_wrong, mixed)}"
+        f"{found} (groups all right {all_right:.0%}, all wrong {all_wrong:.0%}, mixed "
+        f"{mixed:.0%}): {_likely_reason(last, all_right, all_wrong, mixed)}"
     )
 
 
@@ -172,20 +166,15 @@ def entropy_collapse(
     """
     if len(rows) < 2 * window:
         return None
-    first = rows[:window]
-    last = rows[-window:]
-    before = float(np.mean([row["entropy"] for row in first]))
-    now = float(np.mean([row["entropy"] for row in last]))
+    first, last = rows[:window], rows[-window:]
+    before, now = _mean(first, "entropy"), _mean(last, "entropy")
     # Written so that a policy that does not know its entropy (NaN) is not reported.
-    has_collapsed = now < share * before and now < least
-    if not has_collapsed:
+    if not (now < share * before and now < least):
         return None
-    reward_before = np.mean([row["reward"] for row in first])
-    reward_now = np.mean([row["reward"] for row in last])
     return (
         f"mean entropy fell from {before:.3g} to {now:.3g} nats (first and last {window} rounds; "
-        f"reward {reward_before:.3f} to {reward_now:.3f}): responses to a problem are nearly all "
-        "alike"
+        f"reward {_mean(first, 'reward'):.3f} to {_mean(last, 'reward'):.3f}): responses to a "
+        "problem are nearly all alike"
     )
 
 
@@ -216,9 +205,9 @@ def verifier_failures(
         return None
     kinds = ", ".join(f"{count} {name}" for name, count in counts.items())
     return (
-        f"{failed / rollouts:.0%} of the {rollouts} rollouts of rounds {last[0]['round']} to "
-        f"{last[-1]['round']} were not judged ({kinds}) and count as wrong: look at the responses "
-        "with these statuses, and at the verifier's limits"
+        f"{failed / rollouts:.0%} of the {rollouts} rollouts of {_span(last)} were not judged "
+        f"({kinds}) and count as wrong: look at the responses with these statuses, and at the "
+        "verifier's limits"
     )
 
 
@@ -244,6 +233,14 @@ def _likely_reason(last: Sequence[Row], all_right: float, all_wrong: float, mixe
         "the problems are too hard for this policy, or no answer can be read "
         f"({unparsed:.0%} of responses unparsed, {truncated:.0%} truncated)"
     )
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    return float(np.mean([row[name] for row in rows]))
+
+
+def _span(rows: Sequence[Row]) -> str:
+    return f"rounds {rows[0]['round']} to {rows[-1]['round']}"
 
 
 def _ends(rows: list[Row]) -> list[Row]:

@@ -92,13 +92,14 @@ class Journal:
         entry = json.loads(text)
         total = entry.pop("sha256")
         highest = self.lines[-1].round if self.lines else 0
+        kept = entry if self._keep_entries else {}
         match entry:
             case {"row": {"round": int(number)}, "rollouts": str()}:
-                self._add("row", number, entry)
+                self.lines.append(Line("row", number, kept))
             case {"evaluation": int(number), "columns": dict()}:
-                self._add("evaluation", number, entry)
+                self.lines.append(Line("evaluation", number, kept))
             case {"manifest": str()}:
-                self._add("manifest", 0, entry)
+                self.lines.append(Line("manifest", 0, kept))
             case {"keep": int(count)}:
                 del self.lines[count:]
             case _:
@@ -110,9 +111,6 @@ class Journal:
         self.sums.append(total)
         self._end += len(text) + 1
         return True
-
-    def _add(self, kind: str, number: int, entry: dict[str, Any]) -> None:
-        self.lines.append(Line(kind, number, entry if self._keep_entries else {}))
 
     def check(self) -> None:
         """RecordError unless the file ends as it did when this object read or wrote it last."""
@@ -212,29 +210,28 @@ class Directory:
         # What tells how long the journal should be is read first: a run that goes on beside us
         # makes the journal longer and never shorter.
         parts = files.rollout_parts(path)
-        damage = checkpointed = None
+        checkpointed = None
         try:
             checkpointed = _line_of_checkpoint(path)
         except RecordError as error:
-            damage = str(error)
+            self.problems.append(str(error))
         try:
             with reading(path / files.JOURNAL):
                 journal = Journal(path / files.JOURNAL)
         except RecordError as error:
-            self.problems.append(str(error))
+            self.problems = [str(error)]
             return
         self.lines = journal.lines
         first = self.lines[0].entry if self.lines else {}
         self.is_begun = first.get("manifest") == digest_of(read_ordinary(path / files.MANIFEST))
         if not self.is_begun:
-            self.problems.append(
+            # First, since a run cannot go on from it.
+            self.problems.insert(
+                0,
                 f"{path / files.MANIFEST}: it is not the one that {files.JOURNAL} began with: it "
-                "was edited, or one of them is of another run"
+                "was edited, or one of them is of another run",
             )
-        if damage:
-            self.problems.append(damage)
-        lost = journal.damage or _lost_end(journal, parts, checkpointed)
-        if lost:
+        if lost := journal.damage or _lost_end(journal, parts, checkpointed):
             self.problems.append(f"{journal.path}: {lost}")
 
     @property
@@ -254,22 +251,21 @@ class Directory:
         RecordError where it is none.
         """
         with reading(self.path / files.JOURNAL):
-            if kind == "problems":
-                rows = [(problem, *texts) for problem, texts in self.asked.items()]
-                names = NEEDED_COLUMNS[kind]
-                columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
-                return checked(pa.table(columns), kind) if rows else pa.table({})
             if kind == "evals":
                 entries = [line.entry for line in self.lines if line.kind == "evaluation"]
                 return joined([checked(pa.table(entry["columns"]), kind) for entry in entries])
-            names = dict.fromkeys(name for row in self.rows for name in row)
-            table = pa.table({name: [row.get(name) for row in self.rows] for name in names})
+            rows = self.rows
+            if kind == "problems":
+                asked = self.asked.items()
+                rows = [dict(zip(NEEDED_COLUMNS[kind], (name, *texts))) for name, texts in asked]
+            names = dict.fromkeys(name for row in rows for name in row)
+            table = pa.table({name: [row.get(name) for row in rows] for name in names})
             return checked(table, kind) if names else table
 
     @property
     def parts(self) -> list[int]:
         """The rounds that have rollouts."""
-        return [line.round for line in self.lines if line.kind == "row"]
+        return [row["round"] for row in self.rows]
 
     def rollouts(
         self, wanted: set[int] | None = None, columns: Sequence[str] | None = None
@@ -279,9 +275,7 @@ class Directory:
         The number of the round that recorded a row stands in the column `part`.
         """
         folder = self.path / files.ROLLOUTS
-        tables = []
-        missing = []
-        problems = list(self.problems)
+        tables, missing, problems = [], [], list(self.problems)
         for line in self.lines:
             if line.kind != "row" or not (wanted is None or line.round in wanted):
                 continue
@@ -305,12 +299,11 @@ def _lost_end(journal: Journal, parts: Collection[int], checkpointed: str | None
     Without them it looks like the journal of a shorter run, so what lies beside it has to tell.
     """
     latest = max(parts, default=0)
-    if latest > journal.last_part:
-        beside = f"there are rollouts of round {latest}"
-    elif checkpointed is not None and checkpointed not in journal.sums:
+    beside = f"there are rollouts of round {latest}"
+    if latest <= journal.last_part:
+        if checkpointed is None or checkpointed in journal.sums:
+            return None
         beside = f"{files.CHECKPOINT} was made after a line that it does not have"
-    else:
-        return None
     last = journal.lines[-1].round if journal.lines else 0
     return f"it ends with round {last}, and {beside}: its end is lost, or it is of another run"
 

@@ -43,6 +43,14 @@ IDENTITY = ("method", "lab", "data", "files", "seed", "arguments", "label", "pol
 # hardware changes how long a run takes.
 CONDITIONS = ("versions.", "code.", "hardware.device:", "hardware.gpu:")
 
+# Entry -> its type. An entry may be missing, and a text may be None.
+ENTRIES: dict[str, type] = {
+    **dict.fromkeys(("format", "seed", "held_out"), int),
+    **dict.fromkeys(("method", "lab", "arguments", "versions", "hardware"), dict),
+    **dict.fromkeys(("data", "thinned", "code", "files", "policy"), dict),
+    **dict.fromkeys(("started", "commit"), str),
+}
+NEEDED = {int: "a whole number of at least 0", dict: "an object", str: "a text"}
 # What a manifest leaves out where it was written by hand or by an early version.
 DEFAULTS: dict[str, Any] = {
     "lab": {"lab": "unknown"},
@@ -83,14 +91,20 @@ def checked_manifest(manifest: Any) -> dict[str, Any]:
     # First the texts, so that whatever the error of a later check quotes can be shown.
     plain_data(manifest)
     manifest = {**DEFAULTS, **manifest}
-    for name in ("format", "seed", "method"):
-        if name not in manifest:
-            raise ValueError(f"`{name}` is missing")
-    for name, (is_right, needed) in ENTRIES.items():
-        if name in manifest and not is_right(manifest[name]):
-            raise ValueError(f"`{name}` is {brief(manifest[name])}: {needed} is needed")
-    texts = {"method.name": manifest["method"].get("name"), "lab.lab": manifest["lab"].get("lab")}
-    for entry, found in {**texts, "label": manifest.get("label") or "none"}.items():
+    if missing := [name for name in ("format", "seed", "method") if name not in manifest]:
+        raise ValueError(f"`{missing[0]}` is missing")
+    for name, kind in ENTRIES.items():
+        found = manifest.get(name, kind())
+        # In Python True is a whole number too, and in JSON it is not.
+        is_right = type(found) is kind or (found is None and kind is str)
+        if not is_right or (kind is int and not 0 <= found <= LARGEST_INTEGER):
+            raise ValueError(f"`{name}` is {brief(found)}: {NEEDED[kind]} is needed")
+    texts = {
+        "method.name": manifest["method"].get("name"),
+        "lab.lab": manifest["lab"].get("lab"),
+        "label": manifest.get("label") or "none",
+    }
+    for entry, found in texts.items():
         if not (isinstance(found, str) and found and found.isprintable()):
             raise ValueError(f"`{entry}` is {brief(found)}: a text of one line is needed")
     return manifest
@@ -142,8 +156,7 @@ def versions() -> dict[str, str]:
 
     found = {"workbench": __version__, "source": source_digest()}
     found |= {"python": platform.python_version(), "cuda": str(torch.cuda.is_available())}
-    installed = {name: installed_version(name) for name in PACKAGES}
-    return found | {name: version for name, version in installed.items() if version is not None}
+    return found | {name: version for name in PACKAGES if (version := installed_version(name))}
 
 
 @cache
@@ -200,17 +213,16 @@ def made_on(device: torch.device) -> dict[str, Any]:
     if device.type == "cuda":
         hardware["gpu"] = torch.cuda.get_device_name(device)
         hardware["gpu_bytes"] = torch.cuda.get_device_properties(device).total_memory
-    commit = None
     git = ["git", "-C", Path(__file__).parent, "rev-parse", "HEAD"]
+    commit = ""
     with suppress(OSError, subprocess.TimeoutExpired):
         # Outside of a checkout git fails and prints nothing to stdout.
-        done = subprocess.run(git, capture_output=True, text=True, timeout=10)
-        commit = done.stdout.strip() or None
+        commit = subprocess.run(git, capture_output=True, text=True, timeout=10).stdout.strip()
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "hardware": hardware,
-        "commit": commit,
+        "commit": commit or None,
     }
 
 
@@ -256,24 +268,3 @@ def check_same_run(
             "another directory"
         )
     check_conditions(ours, theirs, path, mixed)
-
-
-# Checks
-
-
-def _is_whole(value: Any) -> bool:
-    """Whether a value is a whole number from 0 to the largest of 64 bits."""
-    # In Python True is a whole number, and in JSON it is not.
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_INTEGER
-
-
-WHOLE = (_is_whole, "a whole number of at least 0")
-OBJECT = (lambda value: isinstance(value, dict), "an object")
-TEXT = (lambda value: isinstance(value, str | None), "a text")
-# Entry -> its check, and what the check needs. An entry may be missing.
-ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(("format", "seed", "held_out"), WHOLE),
-    **dict.fromkeys(("method", "lab", "arguments", "versions", "hardware"), OBJECT),
-    **dict.fromkeys(("data", "thinned", "code", "files", "policy"), OBJECT),
-    **dict.fromkeys(("started", "commit"), TEXT),
-}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,15 +30,7 @@ from workbench.records.shelf import (
     shelf_at,
 )
 from workbench.records.tables import NEEDED_COLUMNS, content_of, joined, reading
-from workbench.utils.validation import cause_of
-
-
-class Content(NamedTuple):
-    """What is kept of a record."""
-
-    manifest: dict[str, Any]
-    tables: dict[str, pa.Table]  # by kind
-
+from workbench.utils.validation import cause_of, output
 
 SAMPLED_ROUNDS = 6  # that a sample of rollouts comes from
 
@@ -82,6 +74,7 @@ def pack(
         locked than files can be open at once. The message names the run. Nothing has been changed
         then.
     """
+    output("folder", folder)
     root = Path(folder)
     # What cannot be packed is refused before anything is written, files of locks included.
     _read_all(root, columns, evals, megabytes)
@@ -101,6 +94,8 @@ def pack(
 
 
 # Reading what is to be packed
+
+Content = tuple[dict[str, Any], dict[str, pa.Table]]  # what is kept: manifest, and tables by kind
 
 
 def _folders(root: Path) -> dict[Path, Path]:
@@ -138,24 +133,20 @@ def _read(
         raise RecordError(f"{problem}; only a whole record is packed")
     tables = {kind: source.table(kind) for kind in files.KINDS if kind != "rollouts"}
     manifest = source.manifest
+    thinned = dict(manifest.get("thinned", {}))
     if evals is not None:
-        kept = {*NEEDED_COLUMNS["evals"], *evals}
-        tables["evals"] = _only(tables["evals"], kept)
+        tables["evals"] = _only(tables["evals"], {*NEEDED_COLUMNS["evals"], *evals})
     if columns is not None:
         # What an earlier packing left out stays out.
-        mark = manifest.get("thinned", {"rounds": None})
-        before = mark.get("columns")
-        kept = [name for name in columns if before is None or name in before]
-        manifest = {**manifest, "thinned": {**mark, "columns": kept}}
+        before = thinned.get("columns")
+        thinned["columns"] = [name for name in columns if before is None or name in before]
         rollouts = _only(rollouts, {*columns, "part"}) if columns else pa.table({})
     if megabytes is not None and rollouts.nbytes > megabytes * 1e6:
         rollouts = _sample(rollouts, megabytes * 1e6)
-        parts = sorted(set(rollouts["part"].to_pylist()))
-        manifest = {
-            **manifest,
-            "thinned": {"columns": None, **manifest.get("thinned", {}), "rounds": parts},
-        }
-    return Content(manifest, {**tables, "rollouts": rollouts})
+        thinned["rounds"] = sorted(set(rollouts["part"].to_pylist()))
+    if thinned:
+        manifest = {**manifest, "thinned": {"columns": None, "rounds": None, **thinned}}
+    return manifest, {**tables, "rollouts": rollouts}
 
 
 def _sample(rollouts: pa.Table, size: float) -> pa.Table:
@@ -201,9 +192,9 @@ def _write(root: Path, runs: Mapping[str, Content]) -> None:
     tables = {}
     for kind in files.KINDS:
         parts = [
-            content.tables[kind].append_column("run", pa.array([name] * len(content.tables[kind])))
-            for name, content in runs.items()
-            if len(content.tables[kind])
+            kept[kind].append_column("run", pa.array([name] * len(kept[kind])))
+            for name, (_, kept) in runs.items()
+            if len(kept[kind])
         ]
         # Runs may have columns of one name and types that nothing holds both of, as texts and
         # numbers.
@@ -214,11 +205,11 @@ def _write(root: Path, runs: Mapping[str, Content]) -> None:
             digest = digest_of(table_content)
             tables[kind] = {"file": f"{kind}-{digest[:16]}.parquet", "sha256": digest}
             files.write(root / tables[kind]["file"], table_content)
-    content = index_content(tables, {name: run.manifest for name, run in runs.items()})
+    content = index_content(tables, {name: manifest for name, (manifest, _) in runs.items()})
     shelf = Shelf(root, content)
-    for name, run in runs.items():
+    for name, (_, kept) in runs.items():
         for kind in files.KINDS:
-            if not _are_equal(run.tables[kind], shelf.table(kind, name)):
+            if not _are_equal(kept[kind], shelf.table(kind, name)):
                 raise RecordError(f"{root / name}: its {kind} do not read back as they were")
     # Last: until then the old shelf stands, and the new tables are names that nobody reads.
     files.write(root / files.SHELF, content)
@@ -255,19 +246,19 @@ def _remove_what_is_packed(root: Path, names: Iterable[str]) -> None:
             continue
         # What makes the folder a record or a shelf goes first. Without it the runs are read from
         # the new shelf, and a later packing removes whatever is left.
-        first = [folder / files.MANIFEST] if folder in runs else []
-        first += [folder / files.SHELF] if folder != top else []
-        for path in first:
-            path.unlink(missing_ok=True)
+        if folder in runs:
+            (folder / files.MANIFEST).unlink(missing_ok=True)
+        if folder != top:
+            (folder / files.SHELF).unlink(missing_ok=True)
         sync(folder)
         if folder in runs:
             _remove_files_of_run(folder)
         shelf = shelf_at(folder)
         named = {table["file"] for table in shelf.tables.values()} if shelf else set()
         for path in folder.iterdir():
-            if TABLE_NAME.fullmatch(path.name.removesuffix(files.WRITING)):
-                if path.name not in named:
-                    path.unlink()
+            is_table = TABLE_NAME.fullmatch(path.name.removesuffix(files.WRITING))
+            if is_table and path.name not in named:
+                path.unlink()
         if folder != top:
             (folder / files.LOCK).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # it holds somebody else's files

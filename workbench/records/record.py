@@ -32,7 +32,7 @@ from workbench.records.files import (
     stamp_of,
 )
 from workbench.records.journal import Directory
-from workbench.records.shelf import Packed, find_packed, packed_below
+from workbench.records.shelf import Packed, find_packed, packed_below, real
 from workbench.utils.html import card
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Record:
     def __init__(self, path: Any, strict: bool = False) -> None:
         self.path = Path(path)
         self.strict = strict
-        place = self.path.resolve()
+        place = real(path)
         # The record has changed only if one of these files has: its own, or the shelf that it is
         # on, which lies in its directory or in one above.
         self._files = [self.path / MANIFEST, self.path / JOURNAL, checkpoint_part(self.path)]
@@ -86,8 +86,7 @@ class Record:
         return f"Record({str(self.path)!r}: {self.label}, seed {self.seed}, {rounds} rounds)"
 
     def _repr_html_(self) -> str:
-        curve = self.accuracy()["accuracy"]
-        ends = curve.iloc[[0, -1]] if len(curve) else ()
+        ends = self.accuracy()["accuracy"].iloc[[0, -1]] if len(self.evals) else ()
         rows = [
             ("lab", self.manifest["lab"]["lab"]),
             ("seed", self.seed),
@@ -163,7 +162,7 @@ class Record:
         """
         import pandas as pd
 
-        wanted = None if rounds is None else {int(number) for number in rounds}
+        wanted = None if rounds is None else set(rounds)
         names = None if columns is None else list(columns)
         is_asked = names is not None and not {*ASKED}.isdisjoint(names)
         read = [*{*names, "problem"} - {*ASKED}] if is_asked else names
@@ -183,12 +182,10 @@ class Record:
         # A column that none of these rounds has is there when others have it.
         full = [name for name in table.column_names if table[name].null_count < len(table)]
         there = full if names is None else [name for name in names if name in full]
-        absent = [name for name in names or () if name not in there]
-        if absent:
+        if absent := [name for name in names or () if name not in there]:
             why = f"; {self.why_empty}" if self.why_empty else ""
-            raise ValueError(
-                f"columns={names}: no rollouts have {', '.join(map(repr, absent))}{why}"
-            )
+            lacking = ", ".join(map(repr, absent))
+            raise ValueError(f"columns={names}: no rollouts have {lacking}{why}")
         return table.select(there).to_pandas(ignore_metadata=True)
 
     @property
@@ -214,8 +211,7 @@ class Record:
         """
         import pandas as pd
 
-        rounds = self.rounds
-        lines = []
+        rounds, lines = self.rounds, []
         if "warnings" in rounds:  # records of early versions have none
             for number, text in zip(rounds["round"], rounds["warnings"]):
                 if isinstance(text, str):
@@ -231,8 +227,7 @@ class Record:
             round, accuracy (avg@k), greedy, and seconds, rollouts and flops, summed over the rounds
             up to then.
         """
-        evals = self.evals
-        rounds = self.rounds
+        evals, rounds = self.evals, self.rounds
         if evals.empty:
             return evals.reindex(columns=["round", "accuracy", "greedy", *SPENT])
         evals = evals.assign(accuracy=evals["correct"] / evals["samples"])
@@ -241,9 +236,7 @@ class Record:
             if len(rounds) and name not in rounds:
                 raise RecordError(f"{self.path}: column {name!r} of the rounds is missing")
             spent = rounds.set_index("round")[name].cumsum() if len(rounds) else {}
-            table[name] = [
-                float(spent[number]) if number in spent else 0.0 for number in table["round"]
-            ]
+            table[name] = [float(spent.get(number, 0.0)) for number in table["round"]]
         return table
 
     def problems(self) -> list[str]:
@@ -256,10 +249,15 @@ class Record:
         """
 
         def find() -> tuple[None, list[str]]:
-            tables = [kind for kind in KINDS if kind != "rollouts"]
-            problems = [problem for kind in tables for problem in self._frame(kind)[1]]
+            source = self._source()
+            problems = list(source.problems)
+            for kind in KINDS[:-1]:
+                try:
+                    source.table(kind)
+                except RecordError as error:
+                    problems.append(str(error))
             # One column tells whether a file is there and unchanged.
-            problems += self._source().rollouts(None, ["round"])[1]
+            problems += source.rollouts(None, ["round"])[1]
             return None, list(dict.fromkeys(problems))
 
         return self._look_twice(find)[1]
@@ -277,9 +275,8 @@ class Record:
             self._stamps = stamps
             self._frames = {}
         if self._known is None:
-            raise RecordError(
-                f"{self.path}: no record here ({MANIFEST} is missing){_hint(self.path)}"
-            )
+            hint = _hint(self.path)
+            raise RecordError(f"{self.path}: no record here ({MANIFEST} is missing){hint}")
         return self._known
 
     def _frame(self, kind: str) -> tuple[pd.DataFrame, list[str]]:
@@ -301,8 +298,8 @@ class Record:
         """Say what is damaged or missing; RecordError with strict=True."""
         if self.strict and problems:
             raise RecordError(problems[0])
-        for problem in problems:
-            text = f"{problem}; the rest is read without it"
+        for text in problems:
+            text += "; the rest is read without it"
             warnings.warn(text, RecordWarning, stacklevel=stacklevel)
 
     def _seen(self, find: Callable[[], tuple[Any, list[str]]]) -> Any:
@@ -326,15 +323,24 @@ class Record:
         return value, problems
 
 
-def damage_of(path: Any) -> str:
-    """What is damaged of the record at `path`, in one line; nothing where it is whole."""
+def examined(path: Any) -> tuple[Record | None, str]:
+    """The record at `path`, where it can be opened, and what is damaged of it in one line.
+
+    The line is empty for a record that is whole.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RecordWarning)
-            problems = Record(path).problems()
+            record = Record(path)
+            problems = record.problems()
     except RecordError as error:
-        return str(error)
-    return problems[0] if problems else ""
+        return None, str(error)
+    return record, problems[0] if problems else ""
+
+
+def damage_of(path: Any) -> str:
+    """What is damaged of the record at `path`, in one line; nothing where it is whole."""
+    return examined(path)[1]
 
 
 def _hint(path: Path) -> str:

@@ -32,6 +32,7 @@ from workbench.records import files
 from workbench.records.files import RecordError, digest_of, read_ordinary, stamp_of
 from workbench.records.manifest import checked_manifest
 from workbench.records.tables import checked, reading
+from workbench.utils.validation import brief, cause_of
 
 # Those of format 1 have more entries, which say where the rows of a run are. They are not needed.
 SHELF_FORMATS = (1, 2)
@@ -91,20 +92,30 @@ class Table:
     def __init__(self, path: Path, stamp: Any, digest: str) -> None:
         self.stamp = stamp
         self._file = pq.ParquetFile(pa.BufferReader(read_ordinary(path, digest)))
-        # The rows of all runs, in the columns that were asked for last; none yet.
+        # The rows of all runs, in the columns that were asked for last, and where the rows of each
+        # run begin and end; none yet.
         self._rows = pa.table({})
         self._columns: Any = False
+        self._places: dict[str, list[tuple[int, int]]] = {}
 
     def rows_of(self, name: str, columns: Sequence[str] | None) -> pa.Table:
         """The rows of a run, without the columns that it does not have."""
         if self._columns != columns:
             self._rows = self._file.read(None if columns is None else [*columns, "run"])
             self._columns = columns
-        rows = self._rows.filter(pc.field("run") == name).drop_columns("run")
+            # A run's rows stand together, so looking for them among all rows once is enough.
+            runs = pc.run_end_encode(self._rows["run"].combine_chunks())
+            self._rows = self._rows.drop_columns("run")
+            self._places = {}
+            begin = 0
+            for run, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist()):
+                self._places.setdefault(run, []).append((begin, end - begin))
+                begin = end
+        places = self._places.get(name, [(0, 0)])
+        rows = pa.concat_tables([self._rows.slice(*place) for place in places])
         # A column that only other runs have is empty in the rows of this one.
-        return rows.select(
-            [each for each in rows.column_names if rows[each].null_count < len(rows)]
-        )
+        kept = [each for each in rows.column_names if rows[each].null_count < len(rows)]
+        return rows.select(kept)
 
 
 @dataclass(frozen=True)
@@ -172,7 +183,15 @@ def index_content(tables: dict[str, Any], manifests: dict[str, dict[str, Any]]) 
     text = (
         f'"format": {SHELF_FORMATS[-1]}, "tables": {json.dumps(tables)}, "runs": {{\n{runs}}}}}\n'
     )
-    return b'{"sha256": "%s",\n%s' % (digest_of(text.encode()).encode(), text.encode())
+    return f'{{"sha256": "{digest_of(text.encode())}",\n{text}'.encode()
+
+
+def real(path: Any) -> Path:
+    """The path without links; RecordError for what can be none, as a link to itself."""
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise RecordError(f"{brief(str(path))}: no record there: {cause_of(error)}") from None
 
 
 def find_packed(path: Path) -> Packed | None:
@@ -180,7 +199,7 @@ def find_packed(path: Path) -> Packed | None:
 
     The shelf lies in the directory itself or in one of those above it; the nearest one counts.
     """
-    place = Path(path).resolve()
+    place = real(path)
     for folder in (place, *place.parents):
         shelf = shelf_at(folder)
         name = place.relative_to(folder).as_posix()
@@ -214,15 +233,15 @@ def packed_below(path: Path) -> list[Path]:
 
     The path may be a part of a shelf, such as one method's runs.
     """
-    real = path.resolve()
+    place = real(path)
     found = []
-    for folder in (real, *real.parents):
+    for folder in (place, *place.parents):
         shelf = shelf_at(folder)
         if shelf is None:
             continue
         # Names are compared as text, since hundreds of paths would take much longer. The slash
         # behind a name keeps "grpo" apart from "grpo-16", and finds the run at the path itself.
-        part = real.relative_to(folder).as_posix()
+        part = place.relative_to(folder).as_posix()
         start = "" if part == "." else f"{part}/"
         names = [name for name in shelf.manifests if f"{name}/".startswith(start)]
         found += [path / name[len(start) :] for name in names]

@@ -33,7 +33,7 @@ from workbench.records import Record
 from workbench.reports import tables
 from workbench.utils.numbers import mean_and_half
 from workbench.utils.shipped import PACKAGE
-from workbench.utils.validation import instance_of, whole_number
+from workbench.utils.validation import instance_of, output, whole_number
 
 TEMPLATES = Path(__file__).parent / "templates"
 SIZE = (3.3, 5.6)  # inches, height and width of a curve: the page has two beside one another
@@ -132,6 +132,7 @@ def _write(
     name: str, path: Any, title: str, groups: Mapping[str, Sequence[Record]], **parameters: Any
 ) -> Path:
     """Run a notebook on records, and write it as a page with a title."""
+    output("path", path)
     try:
         import papermill
         from nbconvert import HTMLExporter

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -469,9 +469,6 @@ def rows_of(rollouts: Rollouts, ids: Sequence[str], kept: np.ndarray) -> np.ndar
     return np.flatnonzero(np.isin(rollouts.problem, [ids[i] for i in kept]))
 
 
-# Allocators of further papers
-
-
 @dataclass
 class InProportion(RemembersPosteriors, Split):
     """Base of allocators whose counts are in proportion to weights that posteriors give."""
@@ -491,5 +488,4 @@ class InProportion(RemembersPosteriors, Split):
         raise NotImplementedError
 
 
-def __getattr__(name: str) -> Any:
-    return of_catalogue(__name__, name)
+__getattr__ = partial(of_catalogue, __name__)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -452,5 +453,4 @@ def _log_of_miss(p: Any, estimator: str) -> Any:
         return np.maximum(np.log1p(-missed), LOG_OF_ZERO)
 
 
-def __getattr__(name: str) -> Any:
-    return of_catalogue(__name__, name)
+__getattr__ = partial(of_catalogue, __name__)

@@ -17,6 +17,7 @@ their number; 0 is the bare problem.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,12 +81,6 @@ def judge(rollouts: Rollouts, plan: Plan, course: Any) -> Rollouts:
     )
 
 
-# Prefix Sampling
-
-
-# PrefixRL
-
-
 # Old responses that are gone on with
 
 
@@ -142,9 +137,6 @@ def beginnings(drafts: Rollouts | None, rows: np.ndarray, lengths: np.ndarray) -
     )
 
 
-# Partial rollouts
-
-
 # Stopping for good
 
 
@@ -162,5 +154,4 @@ def leave_one(said: np.ndarray, chances: np.ndarray, size: int) -> None:
         said[chances.argmax()] = GO_ON
 
 
-def __getattr__(name: str) -> Any:
-    return of_catalogue(__name__, name)
+__getattr__ = partial(of_catalogue, __name__)

@@ -10,7 +10,8 @@ the mean reward up a scale of difficulties. All of them need a finite pool.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 import numpy as np
 
@@ -248,5 +249,4 @@ def draw_by_weight(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.
     return np.sort(np.argpartition(-keys, n - 1)[:n])
 
 
-def __getattr__(name: str) -> Any:
-    return of_catalogue(__name__, name)
+__getattr__ = partial(of_catalogue, __name__)

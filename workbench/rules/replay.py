@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
@@ -470,5 +471,4 @@ def _from_state(state: Mapping[str, Any]) -> Rollouts:
     return Rollouts.of_columns(columns)
 
 
-def __getattr__(name: str) -> Any:
-    return of_catalogue(__name__, name)
+__getattr__ = partial(of_catalogue, __name__)

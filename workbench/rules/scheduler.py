@@ -31,7 +31,7 @@ from workbench.utils.bounds import (
 )
 from workbench.utils.groups import group_numbers, place_within
 from workbench.utils.seeding import generator
-from workbench.utils.validation import number, one_of
+from workbench.utils.validation import number, one_of, whole_number
 
 # The network's inputs, in the order of its columns.
 FEATURES = (
@@ -51,8 +51,7 @@ SCALINGS = ("standard", "unit", "none")
 ORDERS = ("before", "after")
 CONSTANT_SPREAD = 1e-9  # relative spread below which a feature counts as constant
 PLANNED = 500  # rounds of the schedule in table 4
-TABLE_4 = {"warmup": 50, "decay": 0.008, "learning_rate": 1e-4}
-LONGEST_SCALE = 10  # times as fast as in table 4, at most
+SHORTEST_PLANNED = 50  # no run is scaled to fewer rounds
 
 
 # The paper's equations
@@ -162,6 +161,21 @@ def epsilon(
     (1.0, 0.6, 0.2)
     """
     return 1.0 if t <= warmup else max(start - (t - 1) * decay, floor)
+
+
+def scaled_schedule(planned: float | None) -> dict[str, Any]:
+    """The schedule of table 4, from its 500 rounds scaled to a number of rounds.
+
+    Its values are None without a number: the scheduler then takes the length of the run.
+
+    >>> scaled_schedule(250)
+    {'warmup': 25, 'decay': 0.016, 'learning_rate': 0.0002}
+    """
+    if planned is None:
+        return dict.fromkeys(("warmup", "decay", "learning_rate"))
+    whole_number("planned", planned, 1)
+    faster = PLANNED / planned
+    return {"warmup": round(50 / faster), "decay": 0.008 * faster, "learning_rate": 1e-4 * faster}
 
 
 def round_reward(
@@ -400,11 +414,42 @@ class Learner:
         return mean / (np.sqrt(square) + 1e-8)
 
 
+@dataclass
+class HasLearner(Slot):
+    """Base of slot values with a network that is made in the first round and stored in checkpoints.
+
+    `stored_as` is its name there.
+    """
+
+    learner: Learner | None = state_field(saved=False)
+
+    stored_as = "learner"
+
+    def state_dict(self) -> dict[str, Any]:
+        """The network with its optimizer, and what else was learnt."""
+        learner = {} if self.learner is None else self.learner.state_dict()
+        return {**super().state_dict(), self.stored_as: learner}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set what `state_dict` returned."""
+        super().load_state_dict(state)
+        learner = state[self.stored_as]
+        self.learner = None
+        if learner:
+            # Its weights are replaced at once, so any seed will do.
+            self.learner = self._new_learner(0, len(learner["parameters.0"]))
+            self.learner.load_state_dict(learner)
+
+    def _new_learner(self, seed: int, inputs: int) -> Learner:
+        """A network that reads so many numbers of each rollout."""
+        raise NotImplementedError
+
+
 # The selector
 
 
 @dataclass
-class Scheduler(Slot):
+class Scheduler(HasLearner):
     """Keeps the rollouts that a learnt score puts first, and some of the newest among them.
 
     Each call first learns from the round before, since it now sees what that round brought. Rounds
@@ -462,9 +507,8 @@ class Scheduler(Slot):
     scaling: Annotated[str, choice(*SCALINGS)] = "standard"
     scores: Annotated[str, choice("network", "random")] = "network"
 
-    # What it has learnt: the network, the moving average of the gains, the round that waits for its
-    # reward, and what the latest call measured.
-    learner: Learner | None = state_field(saved=False)  # made in the first round
+    # What it has learnt beside the network: the moving average of the gains, the round that waits
+    # for its reward, and what the latest call measured.
     average: tuple[float, float] = state_field(lambda: (0.0, 1.0))
     pending: dict | None = state_field()
     measured: dict = state_field(dict, saved=False)
@@ -502,7 +546,7 @@ class Scheduler(Slot):
         seed = int(rng.integers(2**63))
         self.planned = self.planned or context.planned
         if self.learner is None:
-            self.learner = self._new_learner(seed)
+            self.learner = self._new_learner(seed, len(FEATURES))
         table = features(rollouts, context.max_new_tokens)
         # Round and age of a row add up to the present round, whichever row it is.
         number = int((rollouts.round + rollouts["age"]).max(initial=1))
@@ -514,9 +558,7 @@ class Scheduler(Slot):
             scores = rng.random(len(table))
         else:
             scores = self.learner.scores(inputs)
-        decay = self.decay
-        if decay is None:
-            decay = TABLE_4["decay"] * self._faster(self.planned)
+        decay = self._scheduled("decay", self.decay, self.planned)
         warmup = self.warm_up_of(self.planned)
         chance = epsilon(number, warmup, self.start, decay, self.floor)
         rows = self._pick(scores, rollouts, chance, rng)
@@ -553,37 +595,19 @@ class Scheduler(Slot):
         )
         return {**nothing, "seconds_scheduler": 0.0, **self.measured}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Network, optimizer, moving average, and the round that waits for its reward."""
-        learner = {} if self.learner is None else self.learner.state_dict()
-        return {**super().state_dict(), "learner": learner}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set what `state_dict` returned."""
-        super().load_state_dict(state)
-        self.learner = None
-        self.measured = {}
-        if state["learner"]:
-            # Its weights are replaced at once, so any seed will do.
-            self.learner = self._new_learner(0)
-            self.learner.load_state_dict(state["learner"])
-
     def warm_up_of(self, planned: int | None) -> int:
         """Rounds that explore alone."""
-        if self.warmup is not None:
-            return self.warmup
-        return round(TABLE_4["warmup"] / self._faster(planned))
+        return self._scheduled("warmup", self.warmup, planned)
 
-    def _new_learner(self, seed: int) -> Learner:
-        rate = self.learning_rate
-        if rate is None:
-            rate = TABLE_4["learning_rate"] * self._faster(self.planned)
-        return Learner(seed, self.width, self.depth, rate, self.optimizer)
+    def _new_learner(self, seed: int, inputs: int) -> Learner:
+        rate = self._scheduled("learning_rate", self.learning_rate, self.planned)
+        return Learner(seed, self.width, self.depth, rate, self.optimizer, inputs)
 
-    def _faster(self, planned: int | None) -> float:
-        """How much faster than in table 4 everything is in a run of so many rounds."""
+    def _scheduled(self, name: str, chosen: Any, planned: int | None) -> Any:
+        """What was chosen, or what table 4 has, scaled to a run of so many rounds."""
         # A loop that asks for one round after the other says nothing about the length of the run.
-        return PLANNED / max(planned or PLANNED, PLANNED // LONGEST_SCALE)
+        scaled = scaled_schedule(max(planned or PLANNED, SHORTEST_PLANNED))
+        return scaled[name] if chosen is None else chosen
 
     def _learn(self, now: list[float] | None, number: int) -> dict[str, float]:
         """One step of the network on the round before, whose effect this round's rollouts show."""

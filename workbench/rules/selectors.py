@@ -11,6 +11,7 @@ The rules are also functions of arrays: `max_variance`, `max_reward`, `random` a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -322,9 +323,6 @@ class Rejection(Slot):
         return Selection(rows, baseline=self.baseline)
 
 
-# Selectors of further papers
-
-
 # How the rules are worked out for all groups at once
 
 
@@ -403,5 +401,4 @@ def _checked_rewards(
     return grouped_rewards(rewards, np.zeros(np.shape(rewards)) if groups is None else groups)
 
 
-def __getattr__(name: str) -> Any:
-    return of_catalogue(__name__, name)
+__getattr__ = partial(of_catalogue, __name__)

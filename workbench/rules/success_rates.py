@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -393,13 +394,6 @@ class Posteriors(Slot):
 
     def after(self, ids: Sequence[str], correct: np.ndarray, tries: np.ndarray) -> np.ndarray:
         """The two numbers of each problem as they will be after these outcomes, (P, 2)."""
-        possible = (correct >= 0) & (correct <= tries)
-        if not np.all(possible):
-            row = int(np.argmin(possible))
-            raise ValueError(
-                f"correct: {correct[row]} of {tries[row]} rollouts of problem {ids[row]!r}; a "
-                "number from 0 to all of them is needed"
-            )
         before = self.of(ids)
         target = np.array([self.a, self.b]) if self.towards == "prior" else np.zeros(2)
         faded = self.decay * before + (1 - self.decay) * target
@@ -457,14 +451,8 @@ def _prompt_states(problems: Problems, policy: Policy) -> np.ndarray:
 
     Each row is brought to mean 0 and deviation 1, so that the scale of the states does not matter.
     """
-    if policy is None:
-        raise ValueError("policy=None: the kind 'predictor' reads the policy's prompt_states")
     prompts = [problem.prompt for problem in problems]
     states = np.asarray(policy.prompt_states(prompts), dtype=np.float32)
-    if states.ndim != 2 or len(states) != len(problems) or not np.isfinite(states).all():
-        raise ValueError(
-            f"prompt_states: shape {states.shape}; ({len(problems)}, H) finite numbers are needed"
-        )
     states = states - states.mean(axis=1, keepdims=True)
     return np.ascontiguousarray(states / (states.std(axis=1, keepdims=True) + 1e-6))
 
@@ -473,5 +461,4 @@ def _ratio(correct: np.ndarray, tries: np.ndarray) -> np.ndarray:
     return np.divide(correct, tries, out=np.full(len(tries), np.nan), where=tries > 0)
 
 
-def __getattr__(name: str) -> Any:
-    return of_catalogue(__name__, name)
+__getattr__ = partial(of_catalogue, __name__)

@@ -23,7 +23,6 @@ from workbench.analysis.sequential import (
     ALPHA,
     BAND,
     LOOKS,
-    Reading,
     look_at,
     nominal_levels,
     readings,
@@ -34,8 +33,7 @@ from workbench.trials.further import Step, steps
 from workbench.utils.numbers import ratio_text
 
 AHEAD = 2  # a forecast is made for so many times the baseline's rounds, where nobody names them
-# Of an arm that has no pair of seeds yet.
-NO_READING = Reading(Measurement(np.array([np.nan])), np.nan, np.nan, "open", False)
+NO_PAIR = Measurement(np.array([np.nan]))
 NO_FORECAST = Forecast(np.nan, why="it has no run yet, or spends nothing")
 
 
@@ -74,6 +72,9 @@ class Answer:
         The overall level at which this look would just decide, alone and after Holm's correction.
     known : bool
         Whether no further seeds are needed.
+    tuning_error : float
+        By how much, as a share, the ratio may be off because tuning finds the best rates only
+        roughly. The interval is so much wider on both sides.
     break_even : BreakEven or None
         The price of sampling at which both cost the same; None where a run did not reach the
         target.
@@ -81,8 +82,8 @@ class Answer:
         Its label.
     arms : int
         How many arms were corrected for.
-    deviation : float
-        Of the logarithm of the ratio from pair to pair; NaN with fewer than two pairs.
+    ratios : Measurement
+        The ratio of every pair.
     early : bool
         Whether a difference was found before the last look.
     ahead : float
@@ -92,10 +93,6 @@ class Answer:
         its ceiling.
     steps : tuple of Step
         What would decide it where it ended open, see `workbench.trials.further`.
-    goal : str
-        The target in words; empty for one in percent.
-    baseline_seeds : int or None
-        Runs of the baseline where they are no pairs; None where they are.
     """
 
     arm: str
@@ -120,14 +117,13 @@ class Answer:
     break_even: cost.BreakEven | None
     baseline: str
     arms: int
-    deviation: float = np.nan
+    tuning_error: float = 0.0
+    ratios: Measurement = NO_PAIR
     early: bool = False
     ahead: float = np.nan
     forecast: Forecast | None = None
     baseline_forecast: Forecast | None = None
     steps: tuple[Step, ...] = ()
-    goal: str = ""
-    baseline_seeds: int | None = None
 
     def __str__(self) -> str:
         return sentence(self)
@@ -150,6 +146,7 @@ def answers(
     looks: Iterable[int] = LOOKS,
     level: float = ALPHA,
     ahead: float | None = None,
+    errors: Mapping[str, float] | None = None,
 ) -> dict[str, Answer]:
     """What finished runs say of all arms of a trial.
 
@@ -173,6 +170,8 @@ def answers(
     ahead : float, optional
         Rounds of the baseline; forecasts are for what it will have spent by then. None for twice
         its rounds.
+    errors : dict from label to float, optional
+        How far, on the log scale, the ratio of an arm may be off by tuning.
 
     Returns
     -------
@@ -197,9 +196,9 @@ def answers(
         seeds = seeds[: look_at(len(seeds), looks)]
         pairs[label] = [{seed: of_arm[seed] for seed in seeds} for of_arm in both]
         crossed[label] = [crossings(of_arm, target, measure) for of_arm in pairs[label]]
-        if seeds:
-            ratios[label] = ratio_to_target(*[of_arm.values() for of_arm in crossed[label]])
-    read_off = readings(ratios, looks, level=level)
+        costs = [of_arm.values() for of_arm in crossed[label]]
+        ratios[label] = ratio_to_target(*costs) if seeds else NO_PAIR
+    read_off = readings(ratios, looks, level=level, errors=errors)
     tested = sum(bool(np.isfinite(reading.p)) for reading in read_off.values())
     # By Holm's method an arm is decided where its p times the arms still open is at most `level`.
     decided = sum(reading.verdict in ("better", "worse") for reading in read_off.values())
@@ -222,22 +221,28 @@ def answers(
             sum(place.reached for place in of_arm.values()) for of_arm in crossed[label]
         )
         all_reached = 0 < n == reached == baseline_reached
-        reading = read_off.get(label, NO_READING)
+        reading = read_off[label]
         resolved = np.nan
+        error = (errors or {}).get(label, 0.0)
         if all_reached and n in level_at:
             resolved = resolved_ratio(reading.measured.values, 1 - level_at[n])
+            resolved = 100 * (np.exp(error) * (1 + resolved / 100) - 1)
         next_steps: tuple[Step, ...] = ()
         if reading.verdict == "open" and reading.known:
             runs_of_pairs = [*mine.values(), *others.values()]
-            next_steps = steps(reading.measured, runs_of_pairs, target, level)
+            next_steps = steps(reading.measured, runs_of_pairs, target, level, error)
+        price = None
+        if all_reached:
+            tokens = [[cost.tokens_of(c, target) for c in of.values()] for of in pairs[label]]
+            price = cost.break_even(*tokens)
         gains = [_gain(mine[seed], others[seed], measure) for seed in mine]
         gain = Measurement(np.array(gains or [np.nan]))
         found[label] = Answer(
             arm=label,
             verdict=reading.verdict,
             ratio=reading.measured.value,
-            low=reading.measured.low,
-            high=reading.measured.high,
+            low=reading.low,
+            high=reading.high,
             seeds=n,
             reached=reached,
             baseline_reached=baseline_reached,
@@ -252,10 +257,11 @@ def answers(
             p=reading.p,
             p_holm=reading.p_holm,
             known=reading.known,
-            break_even=_break_even(mine, others, target) if all_reached else None,
+            tuning_error=float(np.expm1(error)),
+            break_even=price,
             baseline=baseline,
             arms=tested,
-            deviation=float(np.log(reading.measured.values).std(ddof=1)) if n > 1 else np.nan,
+            ratios=reading.measured,
             early=reading.verdict in ("better", "worse") and n < looks[-1],
             ahead=ahead,
             forecast=forecasts.get(label, NO_FORECAST),
@@ -276,9 +282,10 @@ def table(found: Mapping[str, Answer]) -> pd.DataFrame:
     Returns
     -------
     DataFrame, a row an arm
-        The attributes of `Answer` from `arm` to `known`; `break_even`, the price; `ahead`, and of
-        the arm and the baseline what is forecast: `forecast`, `forecast_low`, `forecast_high`,
-        `ceiling`, `ceiling_low`, `ceiling_high`, and the same behind `baseline_`; and `sentence`.
+        The attributes of `Answer` from `arm` to `known`; `break_even`, the price; `tuning_error`;
+        `ahead`, and of the arm and the baseline what is forecast: `forecast`, `forecast_low`,
+        `forecast_high`, `ceiling`, `ceiling_low`, `ceiling_high`, and the same behind `baseline_`;
+        and `sentence`.
     """
     rows = []
     for answer in found.values():
@@ -288,7 +295,7 @@ def table(found: Mapping[str, Answer]) -> pd.DataFrame:
             row |= zip([of + name for name in FORECAST_COLUMNS], made[1:7])
         rows.append(row)
     more = [of + name for of in ("", "baseline_") for name in FORECAST_COLUMNS]
-    return pd.DataFrame(rows, columns=[*COLUMNS, "ahead", *more, "sentence"])
+    return pd.DataFrame(rows, columns=[*COLUMNS, "tuning_error", "ahead", *more, "sentence"])
 
 
 def sentence(answer: Answer) -> str:
@@ -307,49 +314,42 @@ def sentence(answer: Answer) -> str:
         five)."
     """
     arm, baseline, n = answer.arm, answer.baseline, answer.seeds
-    goal = answer.goal or f"{100 * answer.target:.3g} %"
+    goal = f"{100 * answer.target:.3g} %"
     seeds = "1 seed" if n == 1 else f"{n} seeds"
-    others = n
-    if answer.baseline_seeds is not None:
-        others = answer.baseline_seeds
-        seeds = f"{n} and {others} runs"
+    reached = answer.reached, answer.baseline_reached
     if n == 0:
         return f"{arm}: no run has the same seed as one of {baseline} yet."
-    if answer.reached + answer.baseline_reached == 0:
+    if not any(reached):
         return (
             f"Neither {arm} nor {baseline} reached {goal} with any of {seeds}; choose a lower "
             "target or longer runs."
         )
-    needs = "needs"
-    # One pair has no interval: its ends are NaN, and its ratio may be a bound all the same.
-    if answer.reached < n and answer.baseline_reached == others and not answer.high < np.inf:
-        needs = "needs at least"
-    if answer.baseline_reached < others and answer.reached == n and not answer.low > 0:
-        needs = "needs at most"
-    # Ratios without the zero before the point, which is the same in nearly all of them.
-    ratio = re.sub(r"\b0\.", ".", ratio_text(answer.ratio, answer.low, answer.high))
-    ratio = ratio.removesuffix(" [open, open]")
+    needs = needs_text((answer.ratio, answer.low, answer.high), reached, (n, n))
     what = UNITS.get(answer.measure, answer.measure)
     notes = [seeds]
     rates = [answer.learning_rate, answer.baseline_learning_rate]
     if None not in rates:
         texts = dict.fromkeys(f"{rate:.3g}" for rate in rates)
-        notes.append("both tuned: " + " and ".join(texts))
-    if answer.reached + answer.baseline_reached < n + others:
-        notes.append(
-            f"{answer.reached} of {n} runs reached it, of {baseline} {answer.baseline_reached}"
+        within = f", within {100 * answer.tuning_error:.0f} % of the best" * (
+            answer.tuning_error >= 0.005
         )
-    text = f"{arm} {needs} {ratio} of {baseline}'s {what} to reach {goal} ({', '.join(notes)})"
-    if answer.verdict == "alike":
-        text += f": alike, within {100 * BAND:.3g} %"
-    elif answer.verdict == "open" and answer.known:
-        # An interval without an end says that too few runs reached it, not that arms are alike.
-        has_ends = answer.low > 0 and answer.high < np.inf
-        text += ": no difference found" if has_ends else ": too few runs reached it to decide"
-    elif answer.verdict == "open":
-        text += ": not known yet"
+        notes.append(f"both tuned: {' and '.join(texts)}{within}")
+    came = f"{reached[0]} of {n} runs reached {{}}, of {baseline} {reached[1]}"
+    # An arm that is cheaper where it arrives and fails more often is not simply better.
+    fails_more, fails_less = reached[0] < reached[1], reached[0] > reached[1]
+    is_mixed = (fails_more and answer.ratio < 1) or (fails_less and answer.ratio > 1)
+    to = "to get there" if is_mixed else f"to reach {goal}"
+    if is_mixed:
+        arm = f"{arm} fails {'more' if fails_more else 'less'} often ({came.format(goal)}) and"
+    elif min(reached) < n:
+        notes.append(came.format("it"))
+    text = f"{arm} {needs} of {baseline}'s {what} {to} ({', '.join(notes)}): "
+    if answer.verdict == "open" and not answer.known:
+        text += "not known yet"
     else:
-        text += f": {answer.verdict}"
+        text += verdict_text(answer.verdict, answer.low, answer.high)
+    if answer.verdict in ("better", "worse"):
+        text += " where it arrives" * is_mixed
         # A trial stops when a difference looks large, so chance has mostly enlarged it.
         text += ", by a ratio that is likely nearer to 1" if answer.early else ""
     text = "; ".join([text, *_ahead(answer), *_remarks(answer)]) + "."
@@ -359,19 +359,49 @@ def sentence(answer: Answer) -> str:
     return text
 
 
+def needs_text(
+    ratio: tuple[float, float, float], reached: tuple[int, int], runs: tuple[int, int]
+) -> str:
+    """What an arm needs of the baseline's costs.
+
+    Parameters
+    ----------
+    ratio : value, low and high
+    reached, runs : two int each
+        How many runs of the arm and of the baseline reached the target, and of how many.
+
+    Examples
+    --------
+    >>> needs_text((0.82, 0.75, np.inf), (3, 4), (4, 4))
+    'needs at least .82 [.75, open]'
+    """
+    value, low, high = ratio
+    needs = "needs"
+    # One pair has no interval: its ends are NaN, and its ratio may be a bound all the same.
+    if reached[0] < runs[0] and reached[1] == runs[1] and not high < np.inf:
+        needs = "needs at least"
+    if reached[1] < runs[1] and reached[0] == runs[0] and not low > 0:
+        needs = "needs at most"
+    # Ratios without the zero before the point, which is the same in nearly all of them.
+    text = re.sub(r"\b0\.", ".", ratio_text(value, low, high))
+    return f"{needs} {text.removesuffix(' [open, open]')}"
+
+
+def verdict_text(verdict: str, low: float, high: float) -> str:
+    """A verdict that is final, on a ratio with such an interval, in words."""
+    if verdict == "alike":
+        return f"alike, within {100 * BAND:.3g} %"
+    if verdict == "open":
+        # An interval without an end says that too few runs reached it, not that arms are alike.
+        has_ends = low > 0 and high < np.inf
+        return "no difference found" if has_ends else "too few runs reached it to decide"
+    return verdict
+
+
 def _gain(curve: Curve, baseline: Curve, measure: str | Unit) -> float:
     """The difference of accuracies, in points, when both had spent the smaller of two totals."""
     budget = min(curve.places(measure)[-1], baseline.places(measure)[-1])
     return 100 * (curve.score_at(measure, budget) - baseline.score_at(measure, budget))
-
-
-def _break_even(
-    arm: Mapping[int, Curve], baseline: Mapping[int, Curve], target: float
-) -> cost.BreakEven:
-    of_arm, of_baseline = (
-        [cost.tokens_of(curve, target) for curve in runs.values()] for runs in (arm, baseline)
-    )
-    return cost.break_even(of_arm, of_baseline)
 
 
 def _rate(runs: Mapping[int, Record]) -> float | None:
@@ -408,19 +438,25 @@ def _ahead(answer: Answer) -> list[str]:
     mine, other = answer.forecast, answer.baseline_forecast
     if mine is None or other is None:
         return []
-    for label, made in ((answer.arm, mine), (answer.baseline, other)):
-        if made.why:
-            return [f"no forecast of {label}: {made.why}"]
     spent = f"{answer.ahead:.0f} rounds"
     if answer.measure != "round":
         what = UNITS.get(answer.measure, answer.measure)
         spent = f"the {what} of {spent} of {answer.baseline}"
+    return [ahead_text({answer.arm: mine, answer.baseline: other}, f"with {spent}")]
+
+
+def ahead_text(forecasts: Mapping[str, Forecast], when: str) -> str:
+    """What is forecast of an arm and of the baseline, by their labels, or why nothing is."""
+    for label, made in forecasts.items():
+        if made.why:
+            return f"no forecast of {label}: {made.why}"
+    mine, other = forecasts.values()
     values = [share_text(*each[1:4]) for each in (mine, other)]
-    text = f"with {spent} it would stand at {values[0]}, {answer.baseline} at {values[1]}"
+    text = f"{when} it would stand at {values[0]}, {list(forecasts)[1]} at {values[1]}"
     if not np.isnan([mine.ceiling, other.ceiling]).all():
         ends = [share_text(*each[4:7]) for each in (mine, other)]
         text += f" (ceilings: {ends[0]} and {ends[1]})"
-    return [text]
+    return text
 
 
 def share_text(value: float, low: float, high: float) -> str:

@@ -7,61 +7,34 @@ corrected by Holm's method, and what is not known of them is said beside the ans
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from workbench.analysis.curves import Curve
+from workbench.analysis.forecast import Forecast, forecast
 from workbench.analysis.intervals import Measurement, holm, smallest_change, welch
 from workbench.analysis.sequential import ALPHA, verdicts
 from workbench.analysis.sources import logs
-from workbench.analysis.sources.log import Log, numeric
+from workbench.analysis.sources.columns import NO_SEED, Along, curves_of, words
+from workbench.analysis.sources.log import Log
 from workbench.analysis.targets import crossings, ratio_to_target
-from workbench.trials.answer import Answer, sentence
+from workbench.trials.answer import FORECAST_COLUMNS, ahead_text, needs_text, verdict_text
 from workbench.utils.validation import brief, number, one_of, whole_number
 
-# The usual names, by what they mean. Names are compared without case, and "*" ends a beginning. A
-# step of different trainers may hold different numbers of rollouts, so rollouts come first.
-COSTS = {
-    "rollouts": ("rollouts", "num_rollouts", "samples"),
-    "step": (
-        *("step", "global_step", "train/global_step", "training/global_step", "_step"),
-        *("trainer/global_step", "round", "iteration", "iter"),
-    ),
-}
-SCORES = {
-    "held-out accuracy": ("accuracy", "eval_accuracy", "eval/accuracy", "val-core/*", "val/acc*"),
-    "held-out reward": ("eval_reward", "eval/reward*", "val/test_score/*", "val/reward*"),
-    "reward": (
-        *("reward", "train/reward", "critic/score/mean", "critic/rewards/mean", "reward/mean"),
-        *("rewards/mean", "train/reward_mean", "env/all/reward/total", "score", "value"),
-    ),
-}
 LESS_IS_BETTER = ("loss", "error", "perplexity", "kl")
-SMOOTHED = ("smooth", "smoothed", "ema", "running", "moving")
 # Standard deviation over seeds as a share of the last score: the median of 96 settings of our own
 # records. It is .02 for a quarter of them and above .10 for a tenth.
 TYPICAL_SPREAD = 0.04
 CHANGES = (5, 10, 20)  # percent
 POWER = 0.8
-NO_SEED = -1
-DECIDED = ("better", "worse")
-
-
-@dataclass(frozen=True)
-class Along:
-    """A column of costs that were added up by the program that logged them."""
-
-    name: str
-
-    def per_round(self, rounds: pd.DataFrame) -> np.ndarray:
-        """What each logged value cost, (E,)."""
-        return np.diff(rounds[self.name].to_numpy(), prepend=0.0)
+LONGEST_LINE = 20  # characters of a label, so that a small figure has room for it
+AHEAD = 2  # a forecast is made for so many times what all runs have spent
 
 
 @dataclass(frozen=True)
@@ -72,9 +45,12 @@ class Comparison:
     ----------
     table : DataFrame, a row a pair of an arm and the baseline
         arm, verdict, ratio, low, high (of costs to the target, NaN without one), seeds,
-        baseline_seeds, paired, learning_rate, baseline_learning_rate, value, baseline_value,
-        difference, difference_low, difference_high, p, p_holm, seeds_needed (for the changes that
-        `seeds_needed` names, 10 %) and sentence.
+        baseline_seeds, paired, reached, baseline_reached (how many of them reached the target),
+        learning_rate, baseline_learning_rate, value, baseline_value, difference, difference_low,
+        difference_high, p_difference (corrected), p and p_holm (what the verdict goes by), spread
+        (over seeds, as a share), seeds_needed (for a change of 10 %) and sentence. Also what is
+        forecast at twice the budget: forecast, forecast_low, forecast_high, ceiling, ceiling_low,
+        ceiling_high, and the same behind baseline_.
     curves : dict from label to list of Curve
         What was compared.
     x, y : str
@@ -99,7 +75,9 @@ class Comparison:
         """The curves of all arms with bands over runs, see `plots.compared`."""
         from workbench import plots
 
-        return plots.compared(self.curves, Along(self.x), **{"ylabel": self.y, **frame})
+        # Names of metrics are long paths, so lines end at their slashes.
+        label = fill(self.y.replace("/", "/ "), LONGEST_LINE).replace("/ ", "/")
+        return plots.compared(self.curves, Along(self.x), **{"ylabel": label, **frame})
 
 
 def compare(
@@ -119,9 +97,9 @@ def compare(
     ----------
     runs : dict from label to one or more paths, or a list of paths
         Each is a run or a folder of runs: a record, a TRL or transformers output directory,
-        TensorBoard events, an offline W&B run, a file of metrics as JSON lines (verl, OpenRLHF), or
-        a CSV, TSV, JSON or parquet table. A dict from seed to path instead of a list says the
-        seeds. Paths of a list are arms of their own, called by their last part.
+        TensorBoard events, an offline W&B run, a console log or dumps of verl, or a table of
+        metrics (JSON lines, CSV, TSV, JSON or parquet). A dict from seed to path instead of a list
+        says the seeds. Paths of a list are arms of their own, called by their last part.
     x : str, optional
         The column of costs, added up. Default: rollouts where all runs have them, or else the step;
         never seconds.
@@ -154,60 +132,65 @@ def compare(
     -----
     Differences are paired, with Student's interval, where every run of the smaller arm has a
     partner of its seed; otherwise they are Welch's. Scores are read at the largest x that all runs
-    reached, linear between two logged values.
+    reached, linear between two logged values. Scores between 0 and 1 that begin before the first
+    step are forecast to twice as much, see `analysis.forecast`, tried on held-out accuracies.
     """
     whole_number("smooth", smooth, 1)
     if target is not None:
         number("target", target)
-    arms, notes = _arms(runs)
+    arms = _arms(runs)
     if len(arms) < 2:
         raise ValueError(f"runs: {', '.join(arms)} alone; at least two arms are needed")
     baseline = next(iter(arms)) if baseline is None else baseline
     one_of("baseline", baseline, arms)
-    curves, x, y, said = _curves(arms, x, y, smooth)
-    notes = [*said, *notes]
+    curves, x, y, notes = curves_of(arms, x, y, smooth)
     if less_is_better is None:
-        less_is_better = not _words(y).isdisjoint(LESS_IS_BETTER)
+        less_is_better = not words(y).isdisjoint(LESS_IS_BETTER)
     if less_is_better:
         notes.append(f"Less of {y} counts as better.")
     unit = Along(x)
-    ends = {c.path: c.places(unit)[-1] for group in curves.values() for c in group}
-    first = min(ends, key=lambda path: ends[path])
-    budget = ends[first]
-    if budget < max(ends.values()):
-        notes.append(f"Scores are read at {x} {budget:g}, where {first} ended.")
-    if max(curve.places(unit)[0] for group in curves.values() for curve in group) > budget:
-        raise ValueError(f"{first}: it ended at {x} {budget:g}, before another run began")
+    everyone = [curve for group in curves.values() for curve in group]
+    shortest = min(everyone, key=lambda curve: curve.places(unit)[-1])
+    budget = float(shortest.places(unit)[-1])
+    if budget < max(curve.places(unit)[-1] for curve in everyone):
+        notes.append(f"Scores are read at {x} {budget:g}, where {shortest.path} ended.")
+    if budget < max(curve.places(unit)[0] for curve in everyone):
+        raise ValueError(f"{shortest.path}: it ended at {x} {budget:g}, before another run began")
     rates = {label: _rates(group) for label, group in arms.items()}
     if not tuned:
         texts = "; ".join(f"{label}: {rate}" for label, rate in rates.items() if rate)
         known = f" (learning rates are {texts})" if texts else ""
         notes.append(f"Nothing shows that the arms were tuned alike{known}; tuned=True says so.")
     sign = -1 if less_is_better else 1
-    try:
-        rows = [
-            _row(label, baseline, curves, unit, budget, target, sign)
-            for label in curves
-            if label != baseline
-        ]
-    except ValueError as error:
-        raise ValueError(f"target={target}: a run of {y} begins there already") from error
+    others = [label for label in curves if label != baseline]
+    rows = [_difference(curves[label], curves[baseline], unit, budget) for label in others]
     table = pd.DataFrame(rows)
-    table["p_gain"] = table["p_holm"] = holm(table["p"])
-    table["verdict"] = np.where(sign * table["difference"] > 0, "better", "worse")
-    table.loc[~(table["p_gain"] <= ALPHA), "verdict"] = "open"
+    table.insert(0, "arm", others)
+    table["p_holm"] = table["p_difference"] = holm(table["p"])
+    side = np.where(sign * table["difference"] > 0, "better", "worse")
+    table["verdict"] = np.where(table["p_holm"] <= ALPHA, side, "open")
+    table[["ratio", "low", "high"]] = np.nan
     if target is not None:
-        table["p"] = table["p_ratio"]
+        try:
+            ratios = [_ratio(curves[a], curves[baseline], unit, target, sign) for a in others]
+        except ValueError as error:
+            raise ValueError(f"target={target}: a run of {y} begins there already") from error
+        table[list(ratios[0])] = pd.DataFrame(ratios)
         table[["p_holm", "verdict"]] = verdicts(table)
-    table["learning_rate"] = [rates[label] for label in table["arm"]]
+    table["learning_rate"] = [rates[label] for label in others]
     table["baseline_learning_rate"] = rates[baseline]
     spread = table["spread"].where(table["spread"] > 0, TYPICAL_SPREAD)
     table["seeds_needed"] = [_seeds(each, 10) for each in spread]
+    ahead = {label: _ahead(group, unit, budget) for label, group in curves.items()}
+    for of, labels in (("", others), ("baseline_", [baseline] * len(others))):
+        columns = [of + name for name in FORECAST_COLUMNS]
+        table[columns] = [ahead[label][1:7] for label in labels]
+    refused = {made.why: label for label, made in ahead.items() if made.why}
+    notes += [f"No forecast of {label}: {why}." for why, label in refused.items()]
     table["sentence"] = [
-        _sentence(row, baseline, x, y, budget, target, len(rows)) for _, row in table.iterrows()
+        _sentence(row, baseline, (x, y), budget, target, ahead) for row in table.to_dict("records")
     ]
-    table = table.drop(columns=["p_ratio", "p_gain"])
-    return Comparison(table, curves, x, y, float(budget), tuple(notes))
+    return Comparison(table, curves, x, y, budget, tuple(notes))
 
 
 def seeds_needed(
@@ -242,33 +225,22 @@ def seeds_needed(
     ValueError
         For fewer than two runs, and for runs without any spread.
     """
-    arms, _ = _arms({"runs": runs})
-    curves, x, y, _ = _curves(arms, x, y, smooth)
+    curves, x, y, _ = curves_of(_arms({"runs": runs}), x, y, smooth)
     group = curves["runs"]
     if len(group) < 2:
         raise ValueError(f"runs: one run, {group[0].path}; a spread needs at least two")
     unit = Along(x)
     budget = min(curve.places(unit)[-1] for curve in group)
     scores = np.array([curve.score_at(unit, budget) for curve in group])
-    spread = float(scores.std(ddof=1) / abs(scores.mean())) if scores.mean() else np.inf
+    mean = float(scores.mean())
+    spread = float(scores.std(ddof=1)) / abs(mean) if mean else np.inf
     if not 0 < spread < np.inf:
         raise ValueError(f"runs: {y} is {brief(scores.tolist())}, from which no spread follows")
-    rows = {}
+    changes = list(changes)
     for change in changes:
         number("changes", change, above=0)
-        needed = _seeds(spread, change)
-        rows[change] = {
-            "seeds": needed,
-            "runs": len(group),
-            "mean": scores.mean(),
-            "spread": spread,
-        }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("change, %")
-
-
-def _words(name: str) -> set[str]:
-    """The words of a column's name, such as eval and loss of eval/loss."""
-    return set(re.split(r"[^a-z]+", name.lower()))
+    table = pd.DataFrame({"seeds": [_seeds(spread, change) for change in changes]}, changes)
+    return table.assign(runs=len(group), mean=mean, spread=spread).rename_axis("change, %")
 
 
 def _seeds(spread: float, change: float) -> int:
@@ -281,8 +253,8 @@ def _seeds(spread: float, change: float) -> int:
     return n
 
 
-def _arms(runs: Any) -> tuple[dict[str, list[Log]], list[str]]:
-    """The logs of every arm, and notes on them; ValueError for a run that is named twice."""
+def _arms(runs: Any) -> dict[str, list[Log]]:
+    """The logs of every arm; ValueError for a run that is named twice."""
     if isinstance(runs, str | Path):
         raise ValueError(f"runs={brief(runs)}: a dict from label to paths, or a list, is needed")
     if not isinstance(runs, Mapping):
@@ -292,154 +264,25 @@ def _arms(runs: Any) -> tuple[dict[str, list[Log]], list[str]]:
         distinct = len(set(names)) == len(names)
         runs = {path.name if distinct else str(path): path for path in listed}
     arms: dict[str, list[Log]] = {}
+    seen = set()
     for label, paths in runs.items():
-        # A dict from seed to path, a list of paths, or a single path.
-        seeds = list(paths) if isinstance(paths, Mapping) else []
-        listed = paths.values() if seeds else [paths] if isinstance(paths, str | Path) else paths
-        found = [logs(path) for path in listed]
-        for seed, each in zip(seeds, found):
-            each[0].seed = seed
-        arms[str(label)] = [log for each in found for log in each]
-        if not found:
+        paths = [paths] if isinstance(paths, str | Path) else paths
+        # A dict from seed to path, or paths whose logs say the seed.
+        pairs = paths.items() if isinstance(paths, Mapping) else [(None, each) for each in paths]
+        group = []
+        for seed, path in pairs:
+            found = logs(path)
+            if seed is not None:
+                found[0].seed = seed
+            group += found
+        if not group:
             raise ValueError(f"runs: {label} has no path")
-    everyone = [log for group in arms.values() for log in group]
-    places = [log.path.resolve() for log in everyone]
-    for log, place in zip(everyone, places):
-        if places.count(place) > 1:
-            raise ValueError(f"runs: {log.path} is given twice, and would be counted twice")
-    return arms, _told([(log.path, note) for log in everyone for note in log.notes])
-
-
-def _told(notes: Sequence[tuple[Path, str]]) -> list[str]:
-    """Notes on runs as sentences; what is true of many runs is said once."""
-    by_note: dict[str, list[Path]] = {}
-    for path, note in notes:
-        by_note.setdefault(note, []).append(path)
-    return [
-        f"{paths[0]}{f' and {len(paths) - 1} more' * (len(paths) > 1)}: {note}."
-        for note, paths in by_note.items()
-    ]
-
-
-def _curves(
-    arms: Mapping[str, Sequence[Log]], x: str | None, y: Any, smooth: int
-) -> tuple[dict[str, list[Curve]], str, str, list[str]]:
-    """The curves of all runs, the names of x and y, and what was taken and mended."""
-    everyone = [(label, log) for label, group in arms.items() for log in group]
-    said = []
-    columns = {}
-    names = []
-    for what, given, usual in (("x", x, COSTS), ("y", y, SCORES)):
-        name, columns[what] = _columns(what, given, usual, everyone)
-        taken = {}
-        for label, log in everyone:
-            taken.setdefault(columns[what][id(log)], []).append(label)
-        texts = [f"{column} of {', '.join(dict.fromkeys(of))}" for column, of in taken.items()]
-        said.append(f"{what} is {name}" + (f" ({'; '.join(texts)})" if len(texts) > 1 else ""))
-        names.append(name)
-    notes = [", ".join(said) + "."]
-    if names[0] == "step":
-        notes.append(
-            "Steps count as equal, although those of two trainers may hold other numbers "
-            "of rollouts."
-        )
-    if smooth > 1:
-        notes.append(f"Scores are means of {smooth} logged values.")
-    curves: dict[str, list[Curve]] = {label: [] for label in arms}
-    gaps = set()
-    mended: list[tuple[Path, str]] = []
-    for label, log in everyone:
-        places, values, told = _points(log, columns["x"][id(log)], columns["y"][id(log)])
-        mended += [(log.path, each) for each in told]
-        gaps.add(round(float(np.median(np.diff(places))), 9))
-        values = pd.Series(values).rolling(smooth, min_periods=1).mean().to_numpy()
-        numbers = np.arange(1, len(places) + 1)
-        table = pd.DataFrame({"round": numbers, names[0]: places})
-        seed = NO_SEED if log.seed is None else log.seed
-        curves[label].append(Curve(label, seed, numbers, values, table, log.path))
-    notes += _told(mended)
-    if len(gaps) > 1:
-        texts = [f"{gap:g}" for gap in sorted(gaps)]
-        notes.append(
-            f"Runs logged every {', '.join(texts[:4])} {names[0]}; between two logged "
-            "values a score is linear."
-        )
-    if not _words(names[1]).isdisjoint(SMOOTHED):
-        notes.append(f"{names[1]} was smoothed before it was logged, and so lags behind.")
-    return curves, names[0], names[1], notes
-
-
-def _columns(
-    what: str, given: Any, usual: Mapping[str, Sequence[str]], everyone: Sequence[tuple[str, Log]]
-) -> tuple[str, dict[int, str]]:
-    """The name of x or y, and the column of every log that has it."""
-    if given is not None:
-        by_label = given if isinstance(given, Mapping) else {label: given for label, _ in everyone}
-        for label, log in everyone:
-            one_of(what, by_label.get(label), log.columns)
-        return " and ".join(dict.fromkeys(map(str, by_label.values()))), {
-            id(log): by_label[label] for label, log in everyone
-        }
-    for name, patterns in usual.items():
-        found = {id(log): _first(log.columns, patterns) for _, log in everyone}
-        if all(found.values()):
-            taken = set(found.values())
-            name = str(taken.pop()) if len(taken) == 1 and what == "y" else name
-            return name, {key: str(column) for key, column in found.items()}
-    texts = {label: f"{label} has {brief(log.columns, 160)}" for label, log in everyone}
-    raise ValueError(
-        f"{what}: no usual name that all runs have; say {what}=..., {'; '.join(texts.values())}"
-    )
-
-
-def _first(columns: Sequence[str], patterns: Sequence[str]) -> str | None:
-    """The first column that fits the first pattern that any fits."""
-    for pattern in patterns:
-        for column in columns:
-            low = column.lower()
-            if low == pattern or (pattern[-1] == "*" and low.startswith(pattern[:-1])):
-                return column
-    return None
-
-
-def _points(log: Log, x: str, y: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Places and values of one run, rising, and what was mended."""
-    at = np.nan
-    points = []
-    for row in log.rows:
-        # Rows of an evaluation may lack a cost that rows of training have.
-        at = row[x] if numeric(row.get(x)) and np.isfinite(row[x]) else at
-        if y in row and numeric(row[y]) and np.isfinite(at):
-            points.append((float(at), float(row[y])))
-    told = []
-    finite = [point for point in points if np.isfinite(point[1])]
-    if len(finite) < len(points):
-        ends = ", the last one among them" if not np.isfinite(points[-1][1]) else ""
-        told.append(
-            f"{len(points) - len(finite)} of {len(points)} values of {y} are no finite "
-            f"number and are left out{ends}"
-        )
-    kept: list[tuple[float, float]] = []
-    back = 0
-    for point in finite:
-        if kept and point[0] < kept[-1][0]:
-            back += 1
-        while kept and kept[-1][0] >= point[0]:
-            kept.pop()
-        kept.append(point)
-    if back:
-        told.append(
-            f"{x} goes back {back} times, as where a run was started again; what was logged "
-            "last counts"
-        )
-    if len(kept) < 2:
-        raise ValueError(
-            f"{log.path}: {len(kept)} finite values of {y!r} along {x!r}; at least two are needed"
-        )
-    places, values = np.array(kept).T
-    if places[0] < 0:
-        raise ValueError(f"{log.path}: {x}={places[0]:g}; a cost is at least 0")
-    return places, values, told
+        for log in group:
+            if log.path.resolve() in seen:
+                raise ValueError(f"runs: {log.path} is given twice, and would be counted twice")
+            seen.add(log.path.resolve())
+        arms[str(label)] = group
+    return arms
 
 
 def _rates(group: Sequence[Log]) -> str:
@@ -447,54 +290,50 @@ def _rates(group: Sequence[Log]) -> str:
     return ", ".join(dict.fromkeys(f"{log.rate:.3g}" for log in group if log.rate is not None))
 
 
-def _row(
-    label: str,
-    baseline: str,
-    curves: Mapping[str, Sequence[Curve]],
-    unit: Along,
-    budget: float,
-    target: float | None,
-    sign: int,
+def _difference(
+    mine: list[Curve], others: list[Curve], unit: Along, budget: float
 ) -> dict[str, Any]:
-    """What the runs of one arm say against the baseline's, before any correction.
-
-    A forecast of both, where there is one, belongs here as further columns.
-    """
-    mine, others = list(curves[label]), list(curves[baseline])
+    """What scores at a budget say of one arm against the baseline, before any correction."""
     pairs = _pairs(mine, others)
-    if pairs:
-        mine, others = pairs
-    a, b = (np.array([c.score_at(unit, budget) for c in group]) for group in (mine, others))
+    a, b = (np.array([c.score_at(unit, budget) for c in of]) for of in pairs or (mine, others))
     gain = Measurement(a - b) if pairs else None
     found = gain or welch(a, b)
-    row = {
-        "arm": label,
-        "verdict": "open",
-        **{"ratio": np.nan, "low": np.nan, "high": np.nan, "p_ratio": np.nan},
-        **{"seeds": len(a), "baseline_seeds": len(b), "paired": bool(pairs)},
-        **{"value": a.mean(), "baseline_value": b.mean(), "difference": found.value},
-        **{"difference_low": found.low, "difference_high": found.high},
-        "p": gain.p_value(0.0) if gain else found.p,
-    }
     # The spread of one arm over its runs, as a share; of a single run nothing is known.
     spreads = [v.std(ddof=1) / abs(v.mean()) for v in (a, b) if len(v) > 1 and v.mean()]
-    row["spread"] = float(np.sqrt(np.mean(np.square(spreads)))) if spreads else np.nan
-    if target is not None:
+    return {
+        "seeds": len(a),
+        "baseline_seeds": len(b),
+        "paired": pairs is not None,
+        "value": a.mean(),
+        "baseline_value": b.mean(),
+        "difference": found.value,
+        "difference_low": found.low,
+        "difference_high": found.high,
+        "p": gain.p_value(0.0) if gain else found.p,
+        "spread": float(np.sqrt(np.mean(np.square(spreads)))) if spreads else np.nan,
+    }
+
+
+def _ratio(
+    mine: list[Curve], others: list[Curve], unit: Along, target: float, sign: int
+) -> dict[str, Any]:
+    """The ratio of costs to the target, before any correction."""
+    pairs = _pairs(mine, others)
+    costs = []
+    for group in pairs or (mine, others):
         # Costs are read off rising curves, so where less is better both are turned over.
-        costs = []
-        for group in (mine, others):
-            turned = {i: replace(c, scores=sign * c.scores) for i, c in enumerate(group)}
-            costs.append(list(crossings(turned, sign * target, unit).values()))
-        stopped = [sum(not cost.reached for cost in of) for of in costs]
-        row["reached"], row["baseline_reached"] = len(a) - stopped[0], len(b) - stopped[1]
-        if pairs:
-            ratio = ratio_to_target(*costs)
-            row["p_ratio"] = ratio.p_value(1.0)
-        else:
-            ratio = welch(*[[c.place for c in of] for of in costs], scale="ratio", stopped=stopped)
-            row["p_ratio"] = ratio.p
-        row |= {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
-    return row
+        turned = {i: replace(c, scores=sign * c.scores) for i, c in enumerate(group)}
+        costs.append(list(crossings(turned, sign * target, unit).values()))
+    reached = [sum(cost.reached for cost in of) for of in costs]
+    if pairs:
+        ratio = ratio_to_target(*costs)
+        p = ratio.p_value(1.0)
+    else:
+        stopped = [len(of) - n for of, n in zip(costs, reached)]
+        ratio = welch(*[[c.place for c in of] for of in costs], scale="ratio", stopped=stopped)
+        p = ratio.p
+    found = {"ratio": ratio.value, "low": ratio.low, "high": ratio.high, "p": p}
+    return {**found, "reached": reached[0], "baseline_reached": reached[1]}
 
 
 def _pairs(
@@ -510,41 +349,65 @@ def _pairs(
     return first, second
 
 
+def _ahead(group: list[Curve], unit: Along, budget: float) -> Forecast:
+    """Where the mean of an arm will be when more has been spent."""
+    # All runs are read where the first one has values and every other one has begun.
+    places = group[0].places(unit)
+    begun = max(curve.places(unit)[0] for curve in group)
+    places = places[(places >= begun) & (places <= budget)]
+    scores = np.array([[curve.score_at(unit, at) for at in places] for curve in group])
+    if not ((scores >= 0) & (scores <= 1)).all():
+        return Forecast(np.nan, why="only shares between 0 and 1 are forecast")
+    return forecast(places, scores, AHEAD * budget)
+
+
 def _sentence(
-    row: Any, baseline: str, x: str, y: str, budget: float, target: float | None, arms: int
+    row: Mapping[str, Any],
+    baseline: str,
+    names: tuple[str, str],
+    budget: float,
+    target: float | None,
+    ahead: Mapping[str, Forecast],
 ) -> str:
-    """What was found of one arm, in words."""
-    arm, n, m = row["arm"], int(row["seeds"]), int(row["baseline_seeds"])
+    """What was found of one arm, in words; `names` are those of x and y."""
+    arm, n, m, (x, y) = row["arm"], row["seeds"], row["baseline_seeds"], names
+    needed = f"{row['seeds_needed']} seeds of each"
     if min(n, m) < 2:
         who = f"{arm} and {baseline} have" if n == m else f"{arm if n < m else baseline} has"
         whose = "the median of 96 settings of workbench's own records"
         spread = TYPICAL_SPREAD
         if row["spread"] > 0:
             spread, whose = row["spread"], f"that of {baseline if n < m else arm}"
-        each = " each" if n == m else ""
         return (
-            f"{who} one run{each}: nothing can be said. With a spread of {100 * spread:.2g} % over "
-            f"seeds, {whose}, {_seeds(spread, 10)} seeds of each find a change of 10 % in {y}."
+            f"{who} one run{' each' if n == m else ''}: nothing can be said. With a spread of "
+            f"{100 * spread:.2g} % over seeds, {whose}, {needed} find a change of 10 % in {y}."
         )
     runs = f"{n} pairs of seeds" if row["paired"] else f"{n} and {m} runs, Welch"
     span = f"[{row['difference_low']:.3g}, {row['difference_high']:.3g}]"
-    p = f"p {row['p_gain']:.2g}" + (f" after correction for {arms} arms" if arms > 1 else "")
+    corrected = f" after correction for {len(ahead) - 1} arms" if len(ahead) > 2 else ""
     text = (
         f"{arm} has {row['value']:.3g} and {baseline} {row['baseline_value']:.3g} of {y} at {x} "
-        f"{budget:g}: {row['difference']:+.3g} {span} ({runs}, {p})"
+        f"{budget:g}: {row['difference']:+.3g} {span} ({runs}, p {row['p_difference']:.2g}"
+        f"{corrected})"
     )
     if target is None:
-        word = "no difference found" if row["verdict"] == "open" else row["verdict"]
-        needed = row["seeds_needed"]
-        more = f"; to find a change of 10 %, {needed:.0f} seeds of each are needed"
-        return f"{text}: {word}{more if word not in DECIDED and needed > min(n, m) else ''}."
-    answer = Answer(
-        **{name: row[name] for name in ("arm", "verdict", "ratio", "low", "high", "seeds")},
-        **{name: row[name] for name in ("reached", "baseline_reached", "p", "p_holm")},
-        **{name: row[name] for name in ("difference", "difference_low", "difference_high")},
-        **{"learning_rate": None, "baseline_learning_rate": None, "break_even": None},
-        **{"measure": x, "target": target, "resolves": np.nan, "known": True},
-        **{"baseline": baseline, "arms": arms, "goal": f"{target:g} of {y}"},
-        baseline_seeds=None if row["paired"] else m,
+        is_open = row["verdict"] == "open"
+        text += ": no difference found" if is_open else f": {row['verdict']}"
+        if is_open and row["seeds_needed"] > min(n, m):
+            text += f"; to find a change of 10 %, {needed} are needed"
+    both = {label: ahead[label] for label in (arm, baseline)}
+    if not any(made.why for made in both.values()):
+        text += f"; {ahead_text(both, f'at {x} {AHEAD * budget:g}')}"
+    if target is None:
+        return f"{text}."
+    goal = f"{target:g} of {y}"
+    reached = row["reached"], row["baseline_reached"]
+    if not any(reached):
+        return f"Neither {arm} nor {baseline} reached {goal}. {text}."
+    if sum(reached) < n + m:
+        runs += f", {reached[0]} of {n} reached it, of {baseline} {reached[1]} of {m}"
+    ends = row["low"], row["high"]
+    return (
+        f"{arm} {needs_text((row['ratio'], *ends), reached, (n, m))} of {baseline}'s {x} to reach "
+        f"{goal} ({runs}): {verdict_text(row['verdict'], *ends)}. {text}."
     )
-    return f"{sentence(answer)} {text}."

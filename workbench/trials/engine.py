@@ -105,9 +105,29 @@ def at_work(
         workers: Any = Processes() if ray is None else Cluster(ray, side_by_side, gpus)
 
         def work_off(cases: Sequence[Case]) -> None:
-            todo = [case for case in cases if not case.finished]
-            if todo:
-                _work_off(workers, todo, len(cases), side_by_side or len(todo), report, ended)
+            waiting = [case for case in cases if not case.finished]
+            if not waiting:
+                return
+            started = time.monotonic()
+            at_a_time, total = side_by_side or len(waiting), len(cases)
+            done = total - len(waiting)
+            report(
+                f"{done} of {total} runs done before, {len(waiting)} to make, {at_a_time} at a time"
+            )
+            while done < total:
+                # The next run starts as soon as one ends.
+                while waiting and len(workers.running) < at_a_time:
+                    workers.start(waiting.pop(0))
+                case, death = workers.wait()
+                done += 1
+                # A process that was killed wrote no outcome. One that died after its outcome has
+                # done its work.
+                if not case.finished and (death or not case.outcome):
+                    cause = death or "its process ended by itself, as it does by sys.exit()"
+                    case.end("failed", f"{cause}; the same command goes on with it")
+                elapsed = duration(time.monotonic() - started)
+                report(f"[{done}/{total}] {_how_it_ended(case)}; {elapsed} so far")
+                ended(case)
 
         try:
             yield work_off
@@ -156,35 +176,6 @@ def check_arguments(jobs: int | None, ray: str | None, gpus: float) -> None:
             f"gpus={gpus}: a number of at least 0 is needed, and 0 without Ray, where every run "
             "sees all GPUs"
         )
-
-
-def _work_off(
-    workers: Any,
-    todo: list[Case],
-    total: int,
-    jobs: int,
-    report: Callable[[str], Any],
-    ended_with: Callable[[Case], Any],
-) -> None:
-    """Give the cases to the workers, `jobs` of them at a time, until all have ended."""
-    started = time.monotonic()
-    ended = total - len(todo)
-    report(f"{ended} of {total} runs done before, {len(todo)} to make, {jobs} at a time")
-    waiting = list(todo)
-    while ended < total:
-        # The next run starts as soon as one ends.
-        while waiting and len(workers.running) < jobs:
-            workers.start(waiting.pop(0))
-        case, death = workers.wait()
-        ended += 1
-        # A process that was killed wrote no outcome. One that died after its outcome has done its
-        # work.
-        if not case.finished and (death or not case.outcome):
-            cause = death or "its process ended by itself, as it does by sys.exit()"
-            case.end("failed", f"{cause}; the same command goes on with it")
-        elapsed = duration(time.monotonic() - started)
-        report(f"[{ended}/{total}] {_how_it_ended(case)}; {elapsed} so far")
-        ended_with(case)
 
 
 def _how_it_ended(case: Case) -> str:

@@ -61,6 +61,7 @@ from workbench.utils.validation import (
     did_you_mean,
     instance_of,
     one_of,
+    output,
     plain_data,
     whole_number,
 )
@@ -69,7 +70,6 @@ KEYS = ("notebook", "folder", "parameters", "cases", "seeds")
 # Characters of a name made of values, which becomes the name of a directory.
 LONGEST_NAME = 120
 MOST_SEEDS = 10_000
-NOTEBOOK_TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 
 
 def read(grid: Any, out: Path, records: Any = None, mixed: bool = False) -> list[Case]:
@@ -103,11 +103,10 @@ def read(grid: Any, out: Path, records: Any = None, mixed: bool = False) -> list
         notebook = Path(os.path.abspath(base / content["notebook"]))
         _check_exists("notebook", notebook, ".ipynb")
     records = _records(grid, base, content, out, records)
-    # The parameters that exist: those of a run made directly have no declared types, and those of a
-    # notebook are what its cell tagged `parameters` assigns.
+    # The parameters that exist, and their types where a notebook says them. A label is for the
+    # sweep, whether or not the notebook has such a parameter.
     types = dict.fromkeys(PARAMETERS, "")
     if notebook is not None:
-        # A label is for the sweep, whether or not the notebook has such a parameter.
         types = {"label": "", **_read_parameters(notebook)}
 
     axes = _axes(content)
@@ -237,13 +236,9 @@ def _axes(content: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     parameters = content.get("parameters", {})
     if not isinstance(parameters, dict):
         raise ValueError(f"parameters={brief(parameters)}: names with values or lists are needed")
-    fixed = {}
-    axes = []
-    for name, values in parameters.items():
-        if isinstance(values, list):
-            axes.append([{name: value} for value in _listed(name, values)])
-        else:
-            fixed[name] = values
+    lists = {name: values for name, values in parameters.items() if isinstance(values, list)}
+    fixed = {name: value for name, value in parameters.items() if name not in lists}
+    axes = [[{name: value} for value in _listed(name, values)] for name, values in lists.items()]
     if "cases" in content:
         cases = _listed("cases", content["cases"])
         if not all(isinstance(case, dict) and case for case in cases):
@@ -282,26 +277,16 @@ def _union(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _convert(name: str, value: Any, types: Mapping[str, str]) -> Any:
-    """The value as the notebook's type; ValueError for an unknown name or another type."""
+    """The value as the run gets it; ValueError for an unknown name."""
     one_of("parameter", name, types)
     if name == "label":
         check_label(value)
     if name == "seed":
         # It is part of the name of a directory, as the label is.
         whole_number("seed", value, 0)
-    wanted = NOTEBOOK_TYPES.get(types[name])
     # Notebook parameters are plain values, so a mapping arrives as JSON.
-    if wanted is str and isinstance(value, dict | list):
-        return json.dumps(value)
-    if wanted is float and type(value) is int:
-        return float(value)
-    # The exact type: True would otherwise pass for the whole number 1.
-    if wanted is not None and type(value) is not wanted:
-        raise ValueError(
-            f"parameter {name!r}, value {value!r}: the notebook says {types[name]}, this is "
-            f"{type(value).__name__}"
-        )
-    return value
+    as_json = types[name] == "str" and isinstance(value, dict | list)
+    return json.dumps(value) if as_json else value
 
 
 # Naming
@@ -391,7 +376,7 @@ def sweep(
     """
     engine.check_arguments(jobs, ray, gpus)
     name = "grid" if isinstance(grid, dict) else Path(grid).stem
-    out = Path(out if out is not None else Path("runs", "sweeps", name)).absolute()
+    out = output("out", out if out is not None else Path("runs", "sweeps", name))
     cases = read(grid, out, records, mixed)
     # Before the lock, which is the first file that a sweep writes into its directory.
     engine.check_directory(out, LISTED, LOCK, "sweep")

@@ -30,6 +30,13 @@ from workbench.trials.check import UniformPolicy, made_up
 from workbench.utils.seeding import derive, generator
 from workbench.utils.validation import instance_of, one_of, whole_number
 
+# A column of counts, and that of their tokens.
+TOKENS = {
+    "rollouts": "tokens_sampled",
+    "selected": "tokens_selected",
+    "trained": "tokens_trained",
+}
+
 
 def plan(
     profile: Any,
@@ -86,37 +93,39 @@ def plan(
     # As in a trial, the names of the arms are those that they were given by.
     pairs = methods.items() if isinstance(methods, Mapping) else [(None, each) for each in methods]
     made = [(label, value, as_method(value)) for label, value in pairs]
+    knows_lengths = "length" in profile.table
     rows = []
     for label, value, method in made:
-        played = pd.concat(
-            _Rehearsal(profile, method, problems_per_round, derive(seed, "plan", number), number)
-            .rounds(rounds)
-            .assign(repetition=number)
-            for number in range(repetitions)
-        )
-        sums = played.groupby("repetition")[["trained", "selected"]].sum()
+        played = []
+        for repetition in range(repetitions):
+            own_seed = derive(seed, "plan", repetition)
+            one = _Rehearsal(profile, method, problems_per_round, own_seed, repetition)
+            for number in range(1, rounds + 1):
+                played.append({"repetition": repetition, **one.round(number)})
+        table = pd.DataFrame(played)
+        means = table.mean()
+        sums = table.groupby("repetition")[["trained", "selected"]].sum()
         ratios = sums["trained"] / sums["selected"].where(sums["selected"] > 0)
         # Where the next run lies, and not where the mean of many does.
         half = stats.t.ppf(0.975, repetitions - 1) * ratios.std() * np.sqrt(1 + 1 / repetitions)
-        cost = model.per_round(played).mean()
-        groups = played["groups"].mean()
-        knows_lengths = "length" in profile.table
+        cost = model.per_round(table).mean()
+        open_questions = "what is learnt"
+        if method.course is not None:
+            open_questions += ", and what its course changes"
         rows.append(
             {
                 "method": label_of(value, method) if label is None else label,
-                "rollouts": played["rollouts"].mean(),
-                "tokens": played["tokens_sampled"].mean() if knows_lengths else np.nan,
-                "trained": played["trained"].mean(),
-                "groups": groups,
+                "rollouts": means["rollouts"],
+                "tokens": means["tokens_sampled"] if knows_lengths else np.nan,
+                **means[["trained", "groups"]],
                 "effective_gradient_ratio": ratios.mean(),
                 "low": max(0.0, ratios.mean() - half),
                 "high": min(1.0, ratios.mean() + half),
-                "gradient_weight": played["gradient_weight"].mean(),
+                "gradient_weight": means["gradient_weight"],
                 "cost": cost,
                 "seconds": cost * model.seconds,
-                "cost_per_group": cost / groups if groups else np.inf,
-                "cannot_say": "what is learnt"
-                + (", and what its course changes" if method.course is not None else ""),
+                "cost_per_group": cost / means["groups"] if means["groups"] else np.inf,
+                "cannot_say": open_questions,
             }
         )
     return pd.DataFrame(rows)
@@ -138,8 +147,7 @@ def group_costs(table: pd.DataFrame, length: float, machine: Any) -> np.ndarray:
     """
     n, mixed = table["n"], 1 - table["no_gradient"]
     counts = {"rollouts": n, "selected": n, "trained": n * mixed}
-    tokens = {f"tokens_{name}": count * length for name, count in counts.items()}
-    tokens["tokens_sampled"] = tokens["tokens_rollouts"]
+    tokens = {TOKENS[name]: count * length for name, count in counts.items()}
     return machine_of(machine).per_round(pd.DataFrame({**counts, **tokens, "problems": 1})) / mixed
 
 
@@ -147,26 +155,20 @@ class _Rehearsal:
     """The rounds of one method on a profile, with success rates in place of a model."""
 
     def __init__(self, profile: Any, method: Method, problems: int, seed: int, number: int) -> None:
-        table = profile.table
         self.method = method.clone()
         self.problems = problems
         self.seed = seed
-        self.rates = dict(zip(table["problem"], profile.draw_rates(number, seed)))
-        self.place = {problem: place for place, problem in enumerate(table["problem"])}
-        levels = table["level"] if "level" in table else np.zeros(len(table))
-        prompts = table["prompt"] if "prompt" in table else table["problem"]
-        self.pool = Pool(
-            Problem(name, prompt, "", int(level))
-            for name, prompt, level in zip(table["problem"], prompts, np.nan_to_num(levels))
-        )
+        table = profile.table
+        self.rates = dict(zip(table["problem"], profile.rates.draw(number, seed)))
+        levels = table.get("level", pd.Series(0, table.index)).fillna(0).astype(int)
+        prompts = table.get("prompt", table["problem"])
+        named = zip(table["problem"], prompts, levels.tolist())
+        self.pool = Pool(Problem(name, prompt, "", level) for name, prompt, level in named)
         self.lengths = _lengths(profile)
         self.limit = max(int(lengths.max()) for lengths in self.lengths.values())
 
-    def rounds(self, rounds: int) -> pd.DataFrame:
-        """The numbers of each round."""
-        return pd.DataFrame([self._round(number) for number in range(1, rounds + 1)])
-
-    def _round(self, number: int) -> dict[str, float]:
+    def round(self, number: int) -> dict[str, float]:
+        """Play a round and return its numbers."""
         method = self.method
         context = Context(self.seed, number, policy=UniformPolicy(), max_new_tokens=self.limit)
 
@@ -184,14 +186,21 @@ class _Rehearsal:
         def sample(
             problems: Sequence[Problem], counts: np.ndarray, before: np.ndarray, stage: int
         ) -> Rollouts:
-            table = self._sampled(problems, counts, before, stage, number)
+            rng = generator(self.seed, "rollouts", number, stage)
+            places = np.repeat(np.arange(len(problems)), counts)
+            asked = [problems[place].id for place in places]
+            correct = rng.random(len(asked)) < [self.rates[problem] for problem in asked]
+            lengths = []
+            for problem, right, draw in zip(asked, correct.tolist(), rng.random(len(asked))):
+                known = self.lengths.get((problem, right), self.lengths[right])
+                lengths.append(known[int(draw * len(known))])
+            table = made_up(problems, places, before, correct, lengths, stage, number, rng)
             if method.course is not None:
                 chosen = method.course.plan(problems, counts, before, context)
                 chosen = checked_plan(method.course, chosen, len(table), self.limit)
-                nothing = dict.fromkeys(
-                    ("prefix", "kept", "read", "lost"), np.zeros(len(table), int)
-                )
-                table = table.assign(**{**nothing, **chosen.columns})
+                nothing = np.zeros(len(table), int)
+                columns = dict.fromkeys(("prefix", "kept", "read", "lost"), nothing)
+                table = table.assign(**{**columns, **chosen.columns})
             return rewards.total(table, method.reward, Sampling(max_new_tokens=self.limit))
 
         outcome = play(method, problems, context, sample, choose)
@@ -199,43 +208,16 @@ class _Rehearsal:
             outcome.rollouts, outcome.rows, outcome.advantages, [], number, outcome.weights
         )
         method.feedback(finished, context)
-        return self._numbers(finished, number)
-
-    def _sampled(
-        self,
-        problems: Sequence[Problem],
-        counts: np.ndarray,
-        before: np.ndarray,
-        stage: int,
-        number: int,
-    ) -> Rollouts:
-        """Verified rollouts, as `rounds.play` asks for them."""
-        rng = generator(self.seed, "rollouts", number, stage)
-        places = np.repeat(np.arange(len(problems)), counts)
-        asked = [problems[place] for place in places]
-        correct = rng.random(len(asked)) < [self.rates[problem.id] for problem in asked]
-        stored = [
-            self.lengths.get((problem.id, right), self.lengths[right])
-            for problem, right in zip(asked, correct.tolist())
-        ]
-        lengths = [each[int(u * len(each))] for each, u in zip(stored, rng.random(len(asked)))]
-        return made_up(problems, places, before, correct, lengths, stage, number, rng)
-
-    def _numbers(self, finished: Rollouts, number: int) -> dict[str, float]:
-        fresh = finished.round == number
-        selected, trained = finished["selected"], finished["trained"]
+        trained = finished["trained"]
+        of = {"rollouts": finished.round == number}
+        of |= {"selected": finished["selected"], "trained": trained}
+        row = {name: float(rows.sum()) for name, rows in of.items()}
+        row |= {TOKENS[name]: float(finished.lengths[rows].sum()) for name, rows in of.items()}
         rates = np.array([self.rates[problem] for problem in finished.problem[trained]])
-        return {
-            "problems": len(np.unique(finished.problem[fresh])),
-            "rollouts": int(fresh.sum()),
-            "selected": int(selected.sum()),
-            "trained": int(trained.sum()),
-            "groups": len(np.unique(finished.problem[trained])),
-            "gradient_weight": float(np.sum(rates * (1 - rates))),
-            "tokens_sampled": int(finished.lengths[fresh].sum()),
-            "tokens_selected": int(finished.lengths[selected].sum()),
-            "tokens_trained": int(finished.lengths[trained].sum()),
-        }
+        row["gradient_weight"] = float(np.sum(rates * (1 - rates)))
+        row["groups"] = len(np.unique(finished.problem[trained]))
+        row["problems"] = len(np.unique(finished.problem[of["rollouts"]]))
+        return row
 
 
 def _lengths(profile: Any) -> dict[Any, np.ndarray]:
@@ -243,9 +225,8 @@ def _lengths(profile: Any) -> dict[Any, np.ndarray]:
     rows = profile.rollouts
     if rows is None or "length" not in rows:
         # The mean of a problem stands for its right and its wrong responses.
-        table = profile.table
-        rows = pd.concat(table.assign(correct=right) for right in (True, False))
-    length = rows["length"] if "length" in rows else pd.Series(1.0, rows.index)
+        rows = pd.concat(profile.table.assign(correct=right) for right in (True, False))
+    length = rows.get("length", pd.Series(1.0, rows.index))
     length = length.fillna(length.mean()).fillna(1).clip(lower=1)
     rows = rows.assign(length=length.round().astype(np.int64))
     found: dict[Any, np.ndarray] = dict.fromkeys((True, False), rows["length"].to_numpy())

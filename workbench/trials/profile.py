@@ -2,14 +2,8 @@
 
 A handful of responses to each problem say how often the model is right there. A `Profile` holds
 these counts, whoever sampled them, and says what they mean for training: how success rates are
-distributed, how many groups of n rollouts would have no gradient, which problems teach nothing.
-What each method would do there is worked out in `workbench.trials.plan`.
-
-The share right of 16 responses is a noisy estimate, and a histogram of such estimates is wider than
-the rates are: it has problems at 0 and at 1 that are not there. So the distribution of the rates is
-fitted by maximum likelihood, without any assumption on its form (Kiefer and Wolfowitz, 1956): it is
-a mixture of fixed rates, and expectation maximisation finds their weights. Intervals come from
-fitting it again to the problems with weights drawn at random.
+distributed (`workbench.trials.rates`), how many groups of n rollouts would have no gradient, which
+problems teach nothing. What each method would do there is worked out in `workbench.trials.plan`.
 """
 
 from __future__ import annotations
@@ -17,32 +11,31 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from dataclasses import astuple
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from scipy.special import gammaln, xlog1py, xlogy
 
 from workbench.evaluation import answers
 from workbench.labs import Lab
+from workbench.methods import Method
 from workbench.pools import Pool, Problem
 from workbench.records import files
 from workbench.records.tables import content_of, reading
+from workbench.trials.beliefs import Started
 from workbench.trials.plan import group_costs, plan
+from workbench.trials.rates import GRID, Rates
 from workbench.trials.samples import final_answer, read_samples, tally
-from workbench.utils.seeding import generator
-from workbench.utils.validation import brief, instance_of, number, whole_number
+from workbench.utils.validation import instance_of, number, output, whole_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-GRID = np.concatenate([[0, 0.001, 0.003], np.linspace(0.01, 0.99, 99), [0.997, 0.999, 1]])
-STEPS = 1000  # of expectation maximisation
-REFITS = 100  # for the intervals
 SIZES = (2, 4, 8, 16, 32, 64)  # rollouts of a group
 GROUP = 8  # of the usual group, by which a problem counts as hopeless or done
 SURE = 0.8  # probability that all rollouts of such a group are alike
@@ -71,6 +64,8 @@ class Profile:
         given (its final answer).
     notes : list of str
         What to know about where the samples come from.
+    rates : Rates
+        The distribution of the success rates.
     """
 
     def __init__(
@@ -81,8 +76,8 @@ class Profile:
     ) -> None:
         self.rollouts = rollouts
         self.notes = list(notes)
-        self._counts = table[["samples", "correct"]].to_numpy(np.int64)
-        posterior = self.posteriors(self.weights[0])
+        self.rates = Rates(*table[["samples", "correct"]].to_numpy(np.int64).T)
+        posterior = self.rates.of_problems()
         cumulative = posterior.cumsum(axis=1)
         low, high = (GRID[(cumulative < q - 1e-9).sum(axis=1)] for q in (0.025, 0.975))
         all_right, all_wrong = posterior @ GRID**GROUP, posterior @ (1 - GRID) ** GROUP
@@ -138,39 +133,6 @@ class Profile:
             return _stored(folder)
         return cls(*read_samples(folder, samples, solved, columns or {}))
 
-    # The distribution of success rates
-
-    @cached_property
-    def weights(self) -> np.ndarray:
-        """Weights of the rates `GRID`: those of the fit, and of its refits, (1 + REFITS, G)."""
-        pairs, number_of = np.unique(self._counts, axis=0, return_inverse=True)
-        here = np.bincount(number_of.ravel()).astype(float)
-        # One problem more, of which any rate is as likely. With few problems, or where all are
-        # solved, the fit and above all its intervals would else be far too sure.
-        here = np.append(here, 1.0)
-        # How often each problem is drawn, as in the Bayesian bootstrap (Rubin, 1981).
-        drawn = generator(0, "profile").gamma(here, size=(REFITS, len(here)))
-        counts = np.concatenate([here[None], drawn])
-        counts /= counts.sum(axis=1, keepdims=True)
-        likely = likelihoods(pairs[:, 0], pairs[:, 1])
-        weights = np.full((len(counts), len(GRID)), 1 / len(GRID))
-        for _ in range(STEPS):
-            found = (counts[:, :-1] / (weights @ likely.T)) @ likely
-            weights = weights * found + counts[:, -1:] / len(GRID)
-        return weights
-
-    def posteriors(self, weights: np.ndarray) -> np.ndarray:
-        """How likely each rate of `GRID` is for each problem, (P, G), for weights (G,)."""
-        joint = likelihoods(*self._counts.T) * weights
-        return joint / joint.sum(axis=1, keepdims=True)
-
-    def expected(self, values: np.ndarray) -> tuple[float, float, float]:
-        """The mean over problems of a function of the rate, (G,), with its 95 % interval."""
-        means = self.weights @ values
-        # Around the fit: where it has all its weight on few rates, refits are to one side of it.
-        low, high = np.quantile(means[1:], (0.025, 0.975))
-        return float(means[0]), float(min(low, means[0])), float(max(high, means[0]))
-
     def by_n(self, sizes: Iterable[int] = SIZES, machine: Any = "l40s") -> pd.DataFrame:
         """What groups of n rollouts would be.
 
@@ -191,28 +153,17 @@ class Profile:
             fit alone.
         """
         sizes = list(sizes)
-        for n in sizes:
-            whole_number("sizes", n, 1, 4096)
-        rows = []
-        for n in sizes:
-            right, wrong = GRID**n, (1 - GRID) ** n
-            share, low, high = self.expected(np.minimum(right + wrong, 1))
-            at_n, pass_low, pass_high = self.expected(1 - wrong)
-            rows.append(
-                {
-                    "n": n,
-                    "no_gradient": share,
-                    "low": low,
-                    "high": high,
-                    "all_right": self.expected(right)[0],
-                    "all_wrong": self.expected(wrong)[0],
-                    "pass_at_n": at_n,
-                    "pass_low": pass_low,
-                    "pass_high": pass_high,
-                }
-            )
-        table = pd.DataFrame(rows)
-        return table.assign(cost=group_costs(table, self._length(), machine))
+        for size in sizes:
+            whole_number("sizes", size, 1, 4096)
+        n = np.array(sizes, dtype=np.int64)[:, None]
+        right, wrong = GRID**n, (1 - GRID) ** n
+        table = pd.DataFrame({"n": sizes})
+        expected = self.rates.expected
+        table[["no_gradient", "low", "high"]] = expected(np.minimum(right + wrong, 1))
+        table["all_right"], table["all_wrong"] = expected(right)[:, 0], expected(wrong)[:, 0]
+        table[["pass_at_n", "pass_low", "pass_high"]] = expected(1 - wrong)
+        length = self.table["length"].mean() if "length" in self.table else 1.0
+        return table.assign(cost=group_costs(table, length, machine))
 
     def best_n(self, machine: Any = "l40s", most: int = 64) -> int:
         """The group size at which a group with a gradient costs GRPO least on a machine.
@@ -224,16 +175,6 @@ class Profile:
         table = self.by_n(range(2, most + 1), machine)
         return int(table["n"][table["cost"].argmin()])
 
-    def _length(self) -> float:
-        """Mean tokens of a response, 1 where that is not known."""
-        return float(self.table["length"].mean()) if "length" in self.table else 1.0
-
-    def draw_rates(self, number: int, seed: int) -> np.ndarray:
-        """A success rate for each problem (P,), drawn from what one of the refits allows."""
-        posterior = self.posteriors(self.weights[1 + number % REFITS])
-        draws = generator(seed, "rates").random((len(posterior), 1))
-        return GRID[(posterior.cumsum(axis=1) < draws).sum(axis=1).clip(max=len(GRID) - 1)]
-
     def lengths(self) -> pd.DataFrame:
         """Responses by outcome, "right" and "wrong": responses, mean length in tokens with low and
         high (Student's 95 % interval, a problem counting once), and the share truncated. Empty
@@ -241,23 +182,15 @@ class Profile:
         """
         from workbench.analysis.intervals import Measurement
 
-        if self.rollouts is None or "length" not in self.rollouts:
-            return pd.DataFrame(columns=["responses", "length", "low", "high", "truncated"])
         rows = {}
-        for name, part in self.rollouts.groupby(
-            np.where(self.rollouts["correct"], "right", "wrong")
-        ):
-            by_problem = Measurement(part.groupby("problem")["length"].mean().to_numpy(float))
-            rows[name] = {
-                "responses": len(part),
-                "length": by_problem.value,
-                "low": by_problem.low,
-                "high": by_problem.high,
-                "truncated": part["truncated"].mean() if "truncated" in part else np.nan,
-            }
-        return pd.DataFrame(rows).T
-
-    # What follows from it
+        if self.rollouts is not None and "length" in self.rollouts:
+            named = self.rollouts["correct"].map({True: "right", False: "wrong"})
+            for name, part in self.rollouts.groupby(named):
+                lengths = Measurement(part.groupby("problem")["length"].mean().to_numpy(float))
+                cut = part["truncated"].mean() if "truncated" in part else np.nan
+                rows[name] = len(part), lengths.value, lengths.low, lengths.high, cut
+        columns = ["responses", "length", "low", "high", "truncated"]
+        return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
     def problems(self, low: float = 0.1, high: float = 0.9) -> Pool:
         """The problems whose expected success rate lies in [low, high], for a lab.
@@ -274,34 +207,51 @@ class Profile:
         number("high", high, low=low, high=1)
         if not {"prompt", "answer"} <= set(self.table):
             raise ValueError("problems: the profile has no prompt and no answer of its problems")
-        rates = self.posteriors(self.weights[0]) @ GRID
-        table = self.table.assign(expected=rates)
-        table = table[table["expected"].between(low, high) & (table["status"] != "suspicious")]
-        if table.empty:
+        rates = self.rates.of_problems() @ GRID
+        table = self.table.assign(level=np.minimum(10 * (1 - rates), 9).astype(int))
+        kept = (low <= rates) & (rates <= high) & (table["status"] != "suspicious")
+        if not kept.any():
             raise ValueError(f"low={low}, high={high}: no problem has such a success rate")
-        levels = np.minimum(10 * (1 - table["expected"]), 9).astype(int)
-        columns = table["problem"], table["prompt"], table["answer"], levels
-        return Pool(Problem(str(a), str(b), str(c), int(d)) for a, b, c, d in zip(*columns))
+        rows = table.loc[kept, ["problem", "prompt", "answer", "level"]]
+        return Pool(
+            Problem(*map(str, row[:3]), int(row[3])) for row in rows.itertuples(index=False)
+        )
 
     def plan(self, methods: Any, **options: Any) -> pd.DataFrame:
         """What each method would sample, train on and waste; see `workbench.trials.plan.plan`."""
         return plan(self, methods, **options)
+
+    def start(self, method: Method) -> Method:
+        """The method with the success rates of the profile, in place of none, before round 1.
+
+        Its problems are those of the lab by their ids: profile the lab, or train on `problems`.
+
+        Raises
+        ------
+        ValueError
+            For a method that keeps no success rates.
+        """
+        instance_of("method", method, Method, "methods.knapsack()")
+        rows = self.table[["problem", "samples", "correct"]].itertuples(index=False, name=None)
+        started = Started(method.name, **method.slots(), seen=tuple(rows))
+        if not started.beliefs():
+            raise ValueError(f"method={method.name!r}: none of its slots keeps success rates")
+        return started
 
     def plot(self, **frame: Any) -> Axes:
         """The share of problems by success rate: what was counted, and the fit."""
         from workbench.plots.style import framed
 
         labels = {"xlabel": "success rate", "ylabel": "share of problems", "legend": "above"}
+        # A bin has the same width everywhere, and 0 and 1 are in the outer ones.
         edges = np.linspace(0, 1, 12)
+        middle = (edges[1:] + edges[:-1]) / 2
+        counted = np.histogram(self.table["rate"], edges)[0] / len(self.table)
+        in_bin = np.digitize(GRID, edges[1:-1]) == np.arange(len(middle))[:, None]
+        fit, low, high = self.rates.expected(in_bin.astype(float)).T
         with framed(**{**labels, **frame}) as ax:
-            # A bin has the same width everywhere, and 0 and 1 are in the outer ones.
-            shares = [np.histogram(GRID, edges, weights=each)[0] for each in self.weights]
-            counted = np.histogram(self.table["rate"], edges)[0] / len(self.table)
-            middle = (edges[1:] + edges[:-1]) / 2
-            low, high = np.quantile(shares[1:], (0.025, 0.975), axis=0)
             ax.bar(middle, counted, 0.08, alpha=0.35, label="share right of the samples")
-            fit = shares[0]
-            error = [np.maximum(fit - low, 0), np.maximum(high - fit, 0)]
+            error = [fit - low, high - fit]
             ax.errorbar(middle, fit, error, fmt="o", label="fitted rates, 95 % interval")
             ax.set_xlim(0, 1)
             ax.set_ylim(0)
@@ -309,8 +259,8 @@ class Profile:
 
     def __repr__(self) -> str:
         table = self.table
-        share, low, high = self.expected(GRID**GROUP + (1 - GRID) ** GROUP)
-        mean, mean_low, mean_high = self.expected(GRID)
+        share, low, high = self.rates.expected(GRID**GROUP + (1 - GRID) ** GROUP)
+        mean, mean_low, mean_high = self.rates.expected(GRID)
         kinds = table["status"].value_counts()
         found = ", ".join(f"{kinds.get(k, 0)} {k}" for k in ("hopeless", "done", "suspicious"))
         lines = [
@@ -320,13 +270,6 @@ class Profile:
             f"problems: {found}",
         ]
         return "\n".join(lines + [f"note: {note}" for note in self.notes])
-
-
-def likelihoods(samples: np.ndarray, correct: np.ndarray) -> np.ndarray:
-    """The probability of the counts (P,) each at every rate of `GRID`, (P, G)."""
-    n, c = samples[:, None].astype(float), correct[:, None].astype(float)
-    ways = gammaln(n + 1) - gammaln(c + 1) - gammaln(n - c + 1)
-    return np.exp(ways + xlogy(c, GRID) + xlog1py(n - c, -GRID))
 
 
 def profile(
@@ -367,17 +310,20 @@ def profile(
     instance_of("lab", lab, Lab, "labs.tiny()")
     whole_number("samples", samples, 1)
     whole_number("seed", seed, 0)
+    if out is not None:
+        out = output("out", out)
     asked = _asked(lab, problems, seed)
     settings = {
         "lab": lab.description(),
         "samples": samples,
         "seed": seed,
-        "problems": [[each.id, each.prompt, each.answer, each.level] for each in asked],
+        "problems": [astuple(each) for each in asked],
     }
-    folder = None if out is None else Path(out)
-    if folder is not None:
+    with TemporaryDirectory() as memory:
+        folder = Path(memory if out is None else out)
         _begin(folder, settings)
-    return Profile(*_frames(asked, _sample(lab, asked, samples, seed, folder)))
+        _sample(lab, asked, samples, seed, folder)
+        return _stored(folder)
 
 
 def _asked(lab: Lab, problems: Any, seed: int) -> list[Problem]:
@@ -387,8 +333,6 @@ def _asked(lab: Lab, problems: Any, seed: int) -> list[Problem]:
     most = len(lab.problems) if isinstance(lab.problems, Pool) else None
     if problems is None:
         problems = PROBLEMS if most is None else min(most, PROBLEMS)
-    if isinstance(problems, Sequence | bool):
-        raise ValueError(f"problems={brief(problems)}: a number of problems or a Pool is needed")
     whole_number("problems", problems, 1, most)
     return lab.problems.draw(problems, 0, seed)[0]
 
@@ -397,74 +341,54 @@ def _begin(folder: Path, settings: dict[str, Any]) -> None:
     """Write what is sampled, or check that it is what the folder has."""
     path = folder / SETTINGS
     text = json.dumps(settings, indent=1)
-    if path.exists():
-        found = json.loads(files.read_ordinary(path))
-        other = [name for name, value in json.loads(text).items() if found.get(name) != value]
-        if other:
-            raise ValueError(
-                f"out={str(folder)!r}: it has responses of other {', '.join(other)}; give the same "
-                "arguments or another folder"
-            )
-        return
-    files.make_directory(folder)
-    files.write(path, text.encode())
+    if not path.exists():
+        files.make_directory(folder)
+        files.write(path, text.encode())
+    found = json.loads(files.read_ordinary(path))
+    other = [name for name, value in json.loads(text).items() if found.get(name) != value]
+    if other:
+        raise ValueError(
+            f"out={str(folder)!r}: it has responses of other {', '.join(other)}; give the same "
+            "arguments or another folder"
+        )
 
 
-def _sample(
-    lab: Lab, asked: list[Problem], samples: int, seed: int, folder: Path | None
-) -> list[pd.DataFrame]:
-    """The responses to all problems, those stored before among them, by batches."""
+def _sample(lab: Lab, asked: list[Problem], samples: int, seed: int, folder: Path) -> None:
+    """Sample what the folder does not have yet, batch by batch."""
     from tqdm import tqdm
 
-    starts = range(0, len(asked), BATCH)
     policy = None
-    done = []
     # A file gets a line now and then, a terminal a bar. Both have the time that remains.
     often = 0.1 if sys.stderr.isatty() else 30
     with tqdm(total=len(asked), desc="profile", unit="problem", mininterval=often) as bar:
-        for start in starts:
+        for start in range(0, len(asked), BATCH):
             batch = asked[start : start + BATCH]
-            path = None if folder is None else folder / f"{start // BATCH:06d}.parquet"
-            if path is not None and path.exists():
-                frame = _part(path)
-            else:
+            path = folder / f"{start // BATCH:06d}.parquet"
+            if not path.exists():
                 policy = policy or lab.make_policy()
                 rollouts, right = answers(policy, batch, lab.verifier, samples, lab.sampling, seed)
                 frame = rollouts.frame()[["problem", "truncated", "text", "length", "draw"]]
-                frame = frame.assign(correct=right)
-                if path is not None:
-                    files.write(path, content_of(pa.Table.from_pandas(frame)))
-            done.append(frame)
+                files.write(path, content_of(pa.Table.from_pandas(frame.assign(correct=right))))
             bar.update(len(batch))
-    return done
-
-
-def _part(path: Path) -> pd.DataFrame:
-    """The responses of one stored batch."""
-    with reading(path):
-        return pq.read_table(pa.BufferReader(files.read_ordinary(path))).to_pandas()
 
 
 def _stored(folder: Path) -> Profile:
     """The profile in a folder of `profile`, with as many problems as are done."""
     settings = json.loads(files.read_ordinary(folder / SETTINGS))
-    asked = [Problem(*each) for each in settings["problems"]]
-    parts = [_part(path) for path in sorted(folder.glob("*.parquet"))]
+    asked = pd.DataFrame(settings["problems"], columns=["problem", "prompt", "answer", "level"])
+    parts = []
+    for path in sorted(folder.glob("*.parquet")):
+        with reading(path):
+            part = pq.read_table(pa.BufferReader(files.read_ordinary(path)))
+            parts.append(part.to_pandas())
     if not parts:
         raise ValueError(f"path={str(folder)!r}: nothing was sampled yet")
-    return Profile(*_frames(asked, parts))
-
-
-def _frames(
-    asked: list[Problem], parts: list[pd.DataFrame]
-) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
-    """The table of problems, the responses, and what to know of them."""
     rollouts = pd.concat(parts, ignore_index=True)
-    rollouts["given"] = [final_answer(text) for text in rollouts["text"]]
-    known = pd.DataFrame([vars(each) for each in asked]).rename(columns={"id": "problem"})
-    table = tally(rollouts).merge(known, on="problem")
+    rollouts["given"] = rollouts["text"].map(final_answer)
+    table = tally(rollouts).merge(asked, on="problem")
     missing = len(asked) - len(table)
-    return table, rollouts, [f"{missing} problems are not sampled yet"] if missing else []
+    notes = [f"{missing} problems are not sampled yet"] if missing else []
+    return Profile(table, rollouts, notes)
 
 
 def _agreement(given: pd.Series) -> float:

@@ -1,7 +1,8 @@
 """Sampled responses that somebody has: tables of them in the usual forms, as one table.
 
 A row is a response or a problem. TRL's logged completions and verl's rollout dumps are folders of
-files with a row a response, and so they are read like any other.
+files with a row a response, and so they are read like any other. `samples.toml` has the usual names
+of columns.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +30,10 @@ from workbench.utils.validation import (
 )
 from workbench.verifiers.boxes import last_box, tagged
 
-ASKED = ("prompt", "question", "input")
-# Our names, and what others call the same. An earlier name goes before a later one.
-NAMES = {
-    "problem": ("problem", "problem_id", "prompt_id", "question_id", "id", "uid", *ASKED),
-    "samples": ("samples", "num_samples", "n_samples", "attempts", "total", "n"),
-    "correct": ("correct", "is_correct", "num_correct", "n_correct", "acc", "passed", "solved"),
-    "rate": ("rate", "pass_rate", "success_rate", "solve_rate", "accuracy"),
-    "reward": ("reward", "rewards", "score", "accuracy_reward"),
-    "length": ("length", "response_length", "completion_length", "num_tokens", "tokens"),
-    "truncated": ("truncated", "clipped", "is_truncated"),
-    "text": ("text", "response", "completion", "output", "generation"),
-    "given": ("given", "extracted_answer", "prediction", "pred"),
-    "prompt": ASKED,
-    "answer": ("answer", "gold", "gts", "ground_truth", "solution"),
-    "level": ("level", "difficulty"),
-    "step": ("step", "global_step"),
-}
+NAMES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+TEXTS = ("problem", "prompt", "text", "given", "answer")
+# What only describes a response may be missing; what is counted may not.
+COUNTED = ("samples", "correct", "rate", "reward")
 SIDES = ({0.0, 1.0}, {-1.0, 1.0})  # rewards that are verdicts
 TRUTHS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
 
@@ -59,7 +48,7 @@ def read_samples(
         whole_number("samples", samples, 1)
     rows, places = _rows(path)
 
-    def refused(row: int, why: str) -> ValueError:
+    def refused(row: Any, why: str) -> ValueError:
         return ValueError(f"path={str(path)!r}: {places[row]}: {why}")
 
     if not rows:
@@ -67,44 +56,33 @@ def read_samples(
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise refused(number, f"{brief(row)}; an object is needed")
-    found = _columns(rows[0], columns, path)
-    for number, row in enumerate(rows):
-        for name in found.values():
-            if name not in row:
-                raise refused(number, f"there is no {name!r}, which row 0 has")
-    held = {ours: [row[theirs] for row in rows] for ours, theirs in found.items()}
-    if "problem" not in held or not held.keys() & {"correct", "rate", "reward"}:
-        raise ValueError(
-            f"path={str(path)!r}: a problem and a verdict (correct, reward or rate) are needed; "
-            f"there are {', '.join(map(repr, rows[0]))}, and columns={{'problem': ...}} says which "
-            "is which"
-        )
-    data: dict[str, Any] = {}
-    for name, values in held.items():
-        if name in ("problem", "prompt", "text", "given", "answer"):
-            data[name] = [_text(value) for value in values]
+    # As they stand: pandas would make numbers of another kind where one is missing.
+    held = pd.DataFrame(rows, dtype=object)
+    found = _columns(list(held), columns, path)
+    frame = pd.DataFrame(index=held.index)
+    for ours, theirs in found.items():
+        if ours in TEXTS:
+            frame[ours] = held[theirs].map(_text)
             continue
-        data[name] = [_number(value) for value in values]
-        for number, value in enumerate(data[name]):
-            # What only describes a response may be missing; what is counted may not.
-            if value is None and name in ("samples", "correct", "rate", "reward"):
-                raise refused(
-                    number, f"{found[name]} is {brief(values[number])}; a number is needed"
-                )
-    frame = pd.DataFrame(data)
-    for number in np.flatnonzero(frame["problem"].str.strip() == ""):
-        raise refused(number, f"{found['problem']} is blank")
-    if "samples" in frame or "rate" in frame or samples is not None:
-        return _of_problems(frame, samples, refused), None, []
+        frame[ours] = held[theirs].map(_number).astype(float)
+        if ours in COUNTED:
+            for row in np.flatnonzero(frame[ours].isna()):
+                raise refused(row, f"{theirs} is {brief(held[theirs][row])}; a number is needed")
+    for row in np.flatnonzero(frame["problem"].str.strip() == ""):
+        raise refused(row, f"{found['problem']} is blank")
+    if samples is not None:
+        frame["samples"] = samples
+    if "samples" in frame:
+        return _of_problems(frame, refused), None, []
     if "correct" in frame:
-        wrong = ~frame["correct"].isin([0, 1])
-        if wrong.any():
-            number = int(np.argmax(wrong))
+        for row in np.flatnonzero(~frame["correct"].isin([0, 1])):
             raise refused(
-                number,
-                f"{found['correct']} is {brief(held['correct'][number])}; a row a response has 0 "
-                "or 1, and a row a problem has a column samples as well",
+                row,
+                f"{found['correct']} is {brief(held[found['correct']][row])}; a row a response has "
+                "0 or 1, and a row a problem has a column samples as well",
             )
+    elif "rate" in frame:
+        raise refused(0, "there are rates alone; samples=16 says how many responses they are of")
     else:
         frame["correct"] = _verdicts(frame["reward"], solved, path)
     frame["correct"] = frame["correct"].astype(bool)
@@ -143,50 +121,42 @@ def _rows(path: Path) -> tuple[list[Any], list[str]]:
     return rows, places
 
 
-def _columns(row: Mapping[str, Any], given: Mapping[str, str], path: Path) -> dict[str, str]:
+def _columns(there: Sequence[str], given: Mapping[str, str], path: Path) -> dict[str, str]:
     """Our name -> the name in the file, of all that is there."""
+    listed = ", ".join(map(repr, there))
     for name in given.values():
-        if name not in row:
-            raise ValueError(
-                f"columns: {path} has no column {name!r}; there are {', '.join(map(repr, row))}"
-                f"{did_you_mean(name, row)}"
-            )
-    found = {
-        ours: next(name for name in names if name in row)
-        for ours, names in NAMES.items()
-        if any(name in row for name in names)
-    }
-    return {**found, **given}
+        if name not in there:
+            hint = did_you_mean(name, there)
+            raise ValueError(f"columns: {path} has no column {name!r}; there are {listed}{hint}")
+    found = {}
+    for ours, names in NAMES.items():
+        usual = [name for name in names if name in there]
+        if ours in given or usual:
+            found[ours] = given.get(ours) or usual[0]
+    if "problem" not in found or not found.keys() & {"correct", "rate", "reward"}:
+        raise ValueError(
+            f"path={str(path)!r}: a problem and a verdict (correct, reward or rate) are needed; "
+            f"there are {listed}, and columns={{'problem': ...}} says which is which"
+        )
+    return found
 
 
-def _of_problems(frame: pd.DataFrame, samples: int | None, refused: Any) -> pd.DataFrame:
+def _of_problems(frame: pd.DataFrame, refused: Any) -> pd.DataFrame:
     """The table of problems of a file with a row a problem."""
-    if "samples" not in frame:
-        if samples is None:
-            raise refused(
-                0, "there are rates alone; samples=16 says how many responses they are of"
-            )
-        frame["samples"] = samples
     if "correct" not in frame:
         if "rate" not in frame:
             raise refused(0, "correct, or a rate, is needed beside samples")
-        frame["correct"] = frame["rate"] * frame["samples"]
+        exact = frame["rate"] * frame["samples"]
         # Rates are printed with few digits.
-        frame["correct"] = (
-            frame["correct"]
-            .round()
-            .where((frame["correct"] - frame["correct"].round()).abs() < 0.2, frame["correct"])
-        )
-    counts = frame[["samples", "correct"]]
-    possible = (counts == counts.round()).all(axis=1) & (frame["samples"] >= 1)
-    possible &= (frame["correct"] >= 0) & (frame["correct"] <= frame["samples"])
-    for number in np.flatnonzero(~possible):
-        row = frame.iloc[number]
-        raise refused(number, f"{row['correct']:g} of {row['samples']:g} responses cannot be right")
-    for number in np.flatnonzero(frame["problem"].duplicated()):
-        raise refused(number, f"problem {frame['problem'][number]!r} occurs twice")
-    kept = [name for name in frame if name not in ("reward", "rate", "step")]
-    return frame[kept].astype({"samples": np.int64, "correct": np.int64})
+        frame["correct"] = exact.round().where((exact - exact.round()).abs() < 0.2, exact)
+    samples, correct = frame["samples"], frame["correct"]
+    whole = (samples == samples.round()) & (correct == correct.round())
+    for row in np.flatnonzero(~(whole & (samples >= 1) & correct.between(0, samples))):
+        raise refused(row, f"{correct[row]:g} of {samples[row]:g} responses cannot be right")
+    for row in np.flatnonzero(frame["problem"].duplicated()):
+        raise refused(row, f"problem {frame['problem'][row]!r} occurs twice")
+    kept = frame.drop(columns=["reward", "rate", "step"], errors="ignore")
+    return kept.astype({"samples": np.int64, "correct": np.int64})
 
 
 def _verdicts(rewards: pd.Series, solved: float | None, path: Path) -> Any:
@@ -202,19 +172,17 @@ def _verdicts(rewards: pd.Series, solved: float | None, path: Path) -> Any:
     return rewards > 0
 
 
-def _number(value: Any) -> float | None:
-    """A number, a truth value or a text of one; None for anything else."""
+def _number(value: Any) -> float:
+    """A number, a truth value or a text of one; NaN for anything else."""
     if isinstance(value, str):
         text = value.strip().lower()
-        if text in TRUTHS:
-            return TRUTHS[text]
         try:
-            value = float(text)
+            value = TRUTHS[text] if text in TRUTHS else float(text)
         except ValueError:
-            return None
+            return np.nan
     if isinstance(value, bool | np.bool_) or is_number(value):
         return float(value)
-    return None
+    return np.nan
 
 
 def _text(value: Any) -> str:
@@ -224,7 +192,8 @@ def _text(value: Any) -> str:
     is_chat = isinstance(value, list) and all(isinstance(turn, Mapping) for turn in value)
     if is_chat and value and all("content" in turn for turn in value):
         return "\n".join(str(turn["content"]) for turn in value)
-    return "" if value is None else json.dumps(value, default=str)
+    # What a row lacks is None, or NaN in a column that other rows have.
+    return "" if value is None or value != value else json.dumps(value, default=str)
 
 
 def tally(rollouts: pd.DataFrame) -> pd.DataFrame:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from workbench import config
 from workbench.analysis.curves import UNITS, Curve, Unit, name_of
 from workbench.analysis.forecast import FARTHEST
-from workbench.analysis.sequential import likely_look
 from workbench.analysis.targets import rising
 from workbench.labs import Lab
 from workbench.records import Record, load
@@ -26,6 +26,7 @@ from workbench.trials import answer, tuning
 from workbench.trials.answer import Answer
 from workbench.trials.arms import Arm
 from workbench.trials.cases import KEPT_COLUMNS
+from workbench.trials.further import likely_pairs
 from workbench.trials.tuning import FIRST_SEED, LEAST_GAIN, Point, Tuning
 from workbench.utils.bounds import Count, ShareAboveZero, at_least, check_arguments, choice
 from workbench.utils.validation import brief, instance_of, number, one_of, whole_number
@@ -33,7 +34,9 @@ from workbench.utils.validation import brief, instance_of, number, one_of, whole
 EVALUATIONS = 4  # of a tuning run, beside the one before round 1
 FINAL_EVALUATIONS = 5  # of a run of the comparison
 TUNING_SAMPLES = 8  # at most, to each held-out problem: evaluations take half of a short run's time
-USUAL_DEVIATION = 0.13  # of the logarithm of a pair's ratio, as recorded trials have it
+# Of the logarithm of a pair's ratio, as recorded trials have it, and for how many pairs it counts.
+USUAL_DEVIATION = 0.13
+USUAL_PAIRS = 5
 SOLVED = 0.95  # an accuracy from which on a lab has nothing left to learn
 
 
@@ -324,6 +327,10 @@ class TrialState:
         families = [(arms, settings.level)]
         if settings.levels is not None:
             families = [({label: arms[label]}, settings.levels[label]) for label in arms]
+        errors = {
+            label: tuned.error_against(self.tunings[settings.baseline])
+            for label, tuned in self.tunings.items()
+        }
         found: dict[str, Answer] = {}
         for family, level in families:
             found |= answer.answers(
@@ -335,6 +342,7 @@ class TrialState:
                 looks=settings.looks,
                 level=level,
                 ahead=settings.forecast,
+                errors=errors,
             )
         return found
 
@@ -415,38 +423,61 @@ class TrialState:
             if seed not in self.records[label]
         ]
 
-    def likely_pairs(self, label: str) -> int:
-        """How many pairs an arm will take, by those it has, or else by what its tuning found."""
+    def likely_pairs(self, label: str) -> np.ndarray:
+        """How many pairs an arm will take, as `further.likely_pairs` has it."""
         settings = self.settings
+        mine, other = (self.tunings[each] for each in (label, settings.baseline))
         found = self.answers.get(label)
-        if found and found.seeds > 1:
-            mean, deviation = math.log(found.ratio), found.deviation
-        else:
-            mine, others = (self.tunings[each].best_cost for each in (label, settings.baseline))
-            mean, deviation = mine - others, USUAL_DEVIATION
-        level = (settings.levels or {}).get(label, settings.level)
-        likely = likely_look(mean, deviation, settings.looks, level)
-        # It is not known yet, so it takes another pair.
-        return min(max(likely, len(self.records[label]) + 1), settings.looks[-1])
+        seen = np.log(found.ratios.values) if found and found.seeds > 1 else np.array([])
+        # Runs of a pair share their draws, so a ratio varies about as much as a single run does.
+        spreads = [tuned.spread for tuned in (mine, other) if tuned.spread > 0]
+        usual = np.mean(np.square(spreads)) if spreads else USUAL_DEVIATION**2
+        squares = USUAL_PAIRS * usual + (len(seen) and np.square(seen - seen.mean()).sum())
+        variance = squares / (USUAL_PAIRS + len(seen))
+        # What tuning and pairs say of the ratio counts by how much of it there is.
+        ahead = float(np.clip(mine.best_cost - other.best_cost, -2, 2))
+        sure = len(settings.tuning_seeds) / 2
+        mean = (sure * ahead + seen.sum()) / (sure + len(seen))
+        level = (settings.levels or {}).get(label, settings.level / len(self.undecided))
+        return likely_pairs(
+            mean,
+            math.sqrt(variance / (sure + len(seen))),
+            math.sqrt(variance),
+            settings.looks,
+            level,
+            seen=seen,
+            error=mine.error_against(other),
+        )
 
-    def progress(self) -> tuple[str, int, int]:
-        """Where the trial stands, in words, and how many runs it takes at most, and likely."""
+    def progress(self) -> tuple[str, int, list[int]]:
+        """Where the trial stands, and how many runs are left.
+
+        Returns
+        -------
+        text : str
+        most : int
+            How many runs it takes at most.
+        likely : (3,) int
+            In four trials of five at least the first number, at most the last, and half the time
+            more than the second.
+        """
         settings = self.settings
         if self.next_tuning:
             total = len(self.compared) * tuning.effort(settings.coarse, settings.tuning_seeds)
             recorded = sum(len(self.tuning_runs[label]) for label in self.compared)
             left = total - recorded
-            return f"tuning: {recorded} of {total} runs are recorded", left, left
+            return f"tuning: {recorded} of {total} runs are recorded", left, [left] * 3
         least, most = settings.looks[0], settings.looks[-1]
         pairs = [len(self.records[label]) for label in (settings.baseline, *self.undecided)]
-        likely = [self.likely_pairs(label) for label in self.undecided]
-        likely.insert(0, max(likely, default=0))
+        likely = np.array([self.likely_pairs(label) for label in self.undecided])
+        # The baseline makes as many as the arm that takes longest.
+        needed = np.vstack([likely.max(axis=0), likely]) - np.array(pairs)[:, None]
         text = (
             f"comparison to an accuracy of {self.target:.2f}: {min(pairs)} pairs are recorded, of "
             f"{least} to {most}"
         )
-        expected = sum(max(total - n, 0) for total, n in zip(likely, pairs))
-        return text, sum(most - n for n in pairs), expected
+        left = sum(most - n for n in pairs)
+        return text, left, np.ceil(needed.clip(min=0).sum(axis=0)).astype(int).tolist()
 
     def check_target(self) -> None:
         """ValueError as soon as it is clear that the baseline gives no target, or misses it."""

@@ -55,6 +55,7 @@ from workbench.trials.tuning import FIRST_SEED, Point
 from workbench.utils.descriptions import describe, differences
 from workbench.utils.labels import LOGS, to_folder
 from workbench.utils.numbers import duration
+from workbench.utils.validation import output
 
 PLAN = "trial.json"
 LOCK = "trial.lock"
@@ -163,9 +164,9 @@ class Trial:
         report: Callable[[str], Any] = print,
     ) -> None:
         engine.check_arguments(jobs, ray, gpus)
+        self.out = output("out", out)
         lab = choose_lab(lab)
         steps = mini_batches if isinstance(mini_batches, Iterable) else [mini_batches]
-        self.out = Path(out).absolute()
         self._ledger = None if ledger is None else Ledger(ledger, level)
         if self._ledger and self._ledger.path.is_relative_to(self.out):
             raise ValueError(f"ledger={str(ledger)!r}: a directory outside of `out` is needed")
@@ -203,7 +204,8 @@ class Trial:
         self._failed: dict[str, str] = {}
         self._state = self.make_state()
         self._figure: tuple[Any, Any] = (None, None)  # and its place in a notebook
-        self._seconds: list[tuple[bool, float]] = []  # of the runs made: whether it tunes, seconds
+        # Of the runs made: whether it tunes, the seconds of training, and all others.
+        self._seconds: list[tuple[bool, float, float]] = []
         # Other trials beside this one, whose runs are used where they are the same.
         plans = sorted(self.out.parent.glob(f"*/{PLAN}"))
         self._beside = [plan.parent for plan in plans if plan.parent != self.out]
@@ -429,7 +431,9 @@ class Trial:
         values = case.values
         label = values["label"]
         if outcome["status"] == "done":
-            self._seconds.append((values["seed"] >= FIRST_SEED, outcome["seconds"]))
+            trained = outcome["results"]["training_seconds"]
+            rest = max(outcome["seconds"] - trained, 0)
+            self._seconds.append((values["seed"] >= FIRST_SEED, trained, rest))
             point = Point(values["learning_rate"], values["mini_batches"])
             run = TrialRun(label, point, values["seed"])
             if run in self._found:  # it diverged in an earlier call
@@ -450,19 +454,22 @@ class Trial:
             raise ValueError(message)
         self._report_line(f"{message}; the other arms go on")
 
-    def _time(self, runs: int, compares: bool) -> str:
+    def _time(self, likely: list[int], compares: bool) -> str:
         """How long the runs that are likely take, at the pace of those of this call."""
-        # Runs of the comparison are evaluated more often, and with more samples. Evaluations take
-        # about half of the time of a run of the tuning.
-        samples = self.settings.lab.samples / self.settings.tuning_lab.samples
-        more = samples * (FINAL_EVALUATIONS + 1) / (EVALUATIONS + 1)
-        alike = [seconds for tunes, seconds in self._seconds if tunes != compares]
+        alike = [trained + rest for tunes, trained, rest in self._seconds if tunes != compares]
         if compares and not alike:
-            alike = [seconds * (1 + more) / 2 for _, seconds in self._seconds]
+            # Runs of the comparison are evaluated more often, and with more samples.
+            samples = self.settings.lab.samples / self.settings.tuning_lab.samples
+            more = samples * (FINAL_EVALUATIONS + 1) / (EVALUATIONS + 1)
+            alike = [trained + more * rest for _, trained, rest in self._seconds]
         if not alike:
             return "and how long that takes is said once runs have ended"
-        seconds = statistics.mean(alike) * math.ceil(runs / self._at_once)
-        return f"likely {runs}, about {duration(seconds)} as runs take here now"
+        pace = statistics.mean(alike)
+        first, middle, last = (duration(pace * math.ceil(n / self._at_once)) for n in likely)
+        text = f"likely {likely[1]}, about {middle} as runs take here now"
+        if likely[0] == likely[2]:
+            return text
+        return f"{text} (in four trials of five {likely[0]} to {likely[2]}: {first} to {last})"
 
     # Its runs on disk
 
@@ -490,40 +497,37 @@ class Trial:
             made = dataclasses.replace(case, record=folder / case.name, logs=logs)
             if not (made.finished or _diverged(made)):
                 continue
-            # The fingerprint is that of method, lab, seed and all settings.
-            if made.outcome["fingerprint"] == case.fingerprint():
+            try:
+                # The fingerprint is that of method, lab, seed and all settings.
+                if made.outcome["fingerprint"] != case.fingerprint():
+                    raise ValueError(
+                        f"it was made there by another definition of {run.label!r} or with other "
+                        "settings; name another directory, or give the arm another label"
+                    )
                 # One that is damaged is as good as not made.
                 if made.finished and (damage := damage_of(made.record)):
                     text = f"{damage}; {case.name} does not count, and is made again"
                     warnings.warn(text, RecordWarning, stacklevel=2)
                     continue
-                try:
-                    prepare(made)  # what the record says of itself decides
-                    return made
-                except ValueError as error:
-                    if folder == self.out:
-                        raise ValueError(f"{case.name}: {error}") from None
-            elif folder == self.out:
-                raise ValueError(
-                    f"out={str(self.out)!r}: {case.name} was made there by another definition of "
-                    f"{run.label!r} or with other settings; name another directory, or give the "
-                    "arm another label"
-                )
+                prepare(made)  # what the record says of itself decides
+                return made
+            except ValueError as error:
+                if folder == self.out:
+                    raise ValueError(f"out={str(self.out)!r}: {case.name}: {error}") from None
         return None
 
     # The plan on disk
 
     def _plan(self) -> dict[str, Any]:
-        return {
-            "settings": {**self.settings.describe(), "lab_digest": self._lab.fingerprint},
-            "arms": {
-                label: {
-                    "method": describe(arm.method),
-                    "fingerprint": self._methods[label].fingerprint,
-                }
-                for label, arm in self.settings.arms.items()
-            },
+        settings = {**self.settings.describe(), "lab_digest": self._lab.fingerprint}
+        arms = {
+            label: {
+                "method": describe(arm.method),
+                "fingerprint": self._methods[label].fingerprint,
+            }
+            for label, arm in self.settings.arms.items()
         }
+        return {"settings": settings, "arms": arms}
 
     def _check_directory(self) -> None:
         """ValueError unless the directory holds this trial, or nothing yet."""
@@ -533,13 +537,12 @@ class Trial:
         theirs = self._recorded_plan() or ours
         theirs["settings"].setdefault("first_seed", 0)  # plans of earlier versions have none
         # Further arms may join.
-        both = ours["arms"].keys() & theirs["arms"].keys()
+        both = sorted(ours["arms"].keys() & theirs["arms"].keys())
         plans = [
-            plan["settings"] | {f"arm {label!r}": plan["arms"][label] for label in sorted(both)}
+            plan["settings"] | {f"arm {label!r}": plan["arms"][label] for label in both}
             for plan in (ours, theirs)
         ]
-        different = differences(*plans)
-        if different:
+        if different := differences(*plans):
             raise ValueError(
                 f"out={str(self.out)!r} holds another trial (asked for, recorded): "
                 f"{'; '.join(different[:3])}; name another directory, or give an arm that was "

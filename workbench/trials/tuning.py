@@ -46,6 +46,13 @@ NEIGHBOURS = 2.05
 HIGHEST = 0.35
 FEWEST = 3  # rates that get every seed, since a parabola has three parameters
 DIGITS = 3  # of a learning rate
+# The most that tuning is taken to miss the lowest cost by, on the log scale, and what it is taken
+# to miss it by where too few runs say.
+LARGEST_ERROR = 0.05
+UNKNOWN_ERROR = 0.02
+# The error of a ratio is so many times that of its two tunings. With it ten equal arms that are
+# tuned apart are called different in at most 5 % of trials (`docs/guides/trial-decisions.md`).
+CARRIED = 2.0
 
 
 class Point(NamedTuple):
@@ -251,6 +258,8 @@ class Tuning:
     collapsed : float
         The share of runs that ended below where they began, or broke off since the loss was not
         finite.
+    error, spread : float
+        See `Parabola`.
     runs : DataFrame
         A row a run: learning_rate, mini_batches, seed, cost (to the target, extrapolated where it
         was not reached), reached, start, end (accuracies) and collapsed.
@@ -263,6 +272,8 @@ class Tuning:
     high: float
     at_edge: bool
     collapsed: float
+    error: float
+    spread: float
     runs: pd.DataFrame
 
     @property
@@ -285,6 +296,10 @@ class Tuning:
         """The mean logarithm of the cost of the runs at the best rate that was tried."""
         rows = self.runs["learning_rate"] == self.tried.learning_rate
         return float(np.log(self.runs.loc[rows, "cost"]).mean())
+
+    def error_against(self, other: Tuning) -> float:
+        """How far the ratio of two arms may be off by tuning, on the log scale."""
+        return CARRIED * math.hypot(self.error, other.error)
 
     @property
     def works(self) -> bool:
@@ -331,24 +346,24 @@ def choose_rate(
     tried = best_tried(costs, seeds)
     beside = sorted({point for point, _ in runs if point.mini_batches == tried.mini_batches})
     limit = mean_cost(costs, tried, seeds) + math.log(NEAR)
-    good = [mean_cost(costs, point, seeds) <= limit for point in beside]
-    place = beside.index(tried)
-    low = high = place
-    while low > 0 and good[low - 1]:
-        low -= 1
-    while high + 1 < len(beside) and good[high + 1]:
-        high += 1
-    best = lowest(costs, tried)
+    bad = [point.learning_rate for point in beside if mean_cost(costs, point, seeds) > limit]
+    below = max((rate for rate in bad if rate < tried.learning_rate), default=0.0)
+    above = min((rate for rate in bad if rate > tried.learning_rate), default=math.inf)
     rates = [point.learning_rate for point in beside]
+    best = lowest(costs, tried)
+    good = [best.learning_rate, *(rate for rate in rates if below < rate < above)]
+    fit = parabola(costs, tried)
     return Tuning(
-        label,
-        best,
-        tried,
-        min(rates[low], best.learning_rate),
-        max(rates[high], best.learning_rate),
-        best.learning_rate in (rates[0], rates[-1]),
-        float(table["collapsed"].mean()),
-        table.reset_index(drop=True),
+        label=label,
+        best=best,
+        tried=tried,
+        low=min(good),
+        high=max(good),
+        at_edge=best.learning_rate in (rates[0], rates[-1]),
+        collapsed=float(table["collapsed"].mean()),
+        error=fit.error if fit else UNKNOWN_ERROR,
+        spread=fit.spread if fit else math.nan,
+        runs=table.reset_index(drop=True),
     )
 
 
@@ -359,7 +374,26 @@ def best_tried(costs: Costs, seeds: Sequence[int]) -> Point:
     return min(sorted(whole), key=lambda point: mean_cost(costs, point, seeds))
 
 
-def parabola(costs: Costs, tried: Point) -> np.ndarray | None:
+class Parabola(NamedTuple):
+    """A parabola through what runs cost, log cost by log(rate / best rate that was tried).
+
+    Attributes
+    ----------
+    coefficients : (3,) float64
+        The highest power first.
+    error : float
+        How far above the lowest cost its lowest point is expected to be, on the log scale: the
+        curvature times the variance of the place of this point.
+    spread : float
+        Standard deviation of the runs around it; NaN where three rates have a run each.
+    """
+
+    coefficients: np.ndarray
+    error: float
+    spread: float
+
+
+def parabola(costs: Costs, tried: Point) -> Parabola | None:
     """A parabola through what the runs near the best rate cost.
 
     Parameters
@@ -371,9 +405,8 @@ def parabola(costs: Costs, tried: Point) -> np.ndarray | None:
 
     Returns
     -------
-    (3,) float64, or None
-        Coefficients of log cost by log(rate / rate of `tried`), the highest power first; None where
-        the runs have fewer than three rates, or no lowest point between them.
+    Parabola or None
+        None where the runs have fewer than three rates, or no lowest point between them.
     """
     highest = mean_cost(costs, tried, {seed for point, seed in costs if point == tried}) + HIGHEST
     distances, heights = [], []
@@ -384,8 +417,21 @@ def parabola(costs: Costs, tried: Point) -> np.ndarray | None:
             heights.append(min(cost, highest))
     if len(set(distances)) < 3 or not math.isfinite(highest):
         return None
-    coefficients = np.polyfit(distances, heights, 2)
-    return coefficients if coefficients[0] > 0 else None
+    coefficients, unscaled = np.polyfit(distances, heights, 2, cov="unscaled")
+    curvature, slope, _ = coefficients
+    if curvature <= 0:
+        return None
+    squares = float(np.square(np.polyval(coefficients, distances) - heights).sum())
+    freedom = len(distances) - 3
+    error = UNKNOWN_ERROR
+    if freedom > 2:
+        # How the lowest point, -slope / (2 curvature), moves with the coefficients. Few runs may
+        # lie close together by chance, so two degrees of freedom more are taken away.
+        moves = np.array([slope / curvature, -1.0, 0.0]) / (2 * curvature)
+        place = moves @ unscaled @ moves * squares / (freedom - 2)
+        error = min(float(curvature * place), LARGEST_ERROR)
+    spread = math.sqrt(squares / freedom) if freedom else math.nan
+    return Parabola(coefficients, error, spread)
 
 
 def lowest(costs: Costs, tried: Point) -> Point:
@@ -408,14 +454,14 @@ def lowest(costs: Costs, tried: Point) -> Point:
     >>> lowest(costs, Point(1e-3)).learning_rate
     0.00107
     """
-    coefficients = parabola(costs, tried)
-    if coefficients is None:
+    fit = parabola(costs, tried)
+    if fit is None:
         return tried
     rates = [point.learning_rate for point, _ in costs if point.mini_batches == tried.mini_batches]
     half_a_step = math.sqrt(2)
     bottom = max(min(rates), tried.learning_rate / half_a_step)
     top = min(max(rates), tried.learning_rate * half_a_step)
-    curvature, slope, _ = coefficients
+    curvature, slope, _ = fit.coefficients
     rate = tried.learning_rate * math.exp(-slope / (2 * curvature))
     return tried._replace(learning_rate=to_digits(min(max(rate, bottom), top), DIGITS))
 

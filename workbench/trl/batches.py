@@ -5,49 +5,30 @@ numbers. Where there are fewer rows than that, a micro-batch consists of one ful
 filler, since every process has to take part in every step.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from trl.trainer.utils import use_adapter
 
-from workbench.adapters import Driver, row_weights, token_advantages
+from workbench.adapters import row_weights, token_advantages
 from workbench.objectives import Objective
 from workbench.rollouts import Ragged, Rollouts
 from workbench.rounds import Round
-from workbench.trl import table
-from workbench.trl.sampling import SamplingTrainer
+from workbench.trl.sampling import FOR_THE_LOSS, SamplingTrainer
 
 ROW_MEANS = ("grpo", "sapo", "dr_grpo", "luspo")  # TRL's losses that divide by a number of rows
 
 
-@dataclass(frozen=True)
-class Part:
-    """What a micro-batch is of its round. It travels in TRL's inputs under the key "workbench".
-
-    Attributes
-    ----------
-    rows : (n,) int64
-        Its rows in the round's table; none for a filler.
-    scale : float
-        What TRL's loss is multiplied with, so that every selected row of the round counts alike.
-    """
-
-    rows: np.ndarray
-    scale: float
-
-
-def deal(
-    lengths: np.ndarray, steps: int, processes: int, rng: np.random.Generator | None
-) -> list[list[np.ndarray]]:
-    """Deal rows to micro-steps and processes.
+def deal(lengths: np.ndarray, parts: int, rng: np.random.Generator | None) -> list[np.ndarray]:
+    """Deal rows to as many parts as the processes have micro-steps together.
 
     Parameters
     ----------
     lengths : (K,)
         Tokens of each row.
-    steps, processes : int
+    parts : int
+        In the order in which they are computed: a micro-step of every process, then the next one.
     rng : numpy.random.Generator, optional
         Deals at random. Without one, rows of similar length come together, which saves padding and
         evens out the work of the processes. Only to be used where all micro-steps of a round belong
@@ -55,19 +36,16 @@ def deal(
 
     Returns
     -------
-    list of lists of int64 arrays
-        Positions from 0 to K - 1, by micro-step and process. The arrays differ by at most one in
-        length, and may be empty.
+    list of int64 arrays
+        Positions from 0 to K - 1. The arrays differ by at most one in length, and may be empty.
 
     Examples
     --------
-    >>> deal(np.array([5, 1, 4, 2, 3]), steps=2, processes=2, rng=None)
-    [[array([1, 3]), array([4])], [array([2]), array([0])]]
+    >>> deal(np.array([5, 1, 4, 2, 3]), parts=4, rng=None)
+    [array([1, 3]), array([4]), array([2]), array([0])]
     """
     order = np.argsort(lengths, kind="stable") if rng is None else rng.permutation(len(lengths))
-    # In sorted order, parts that are computed at the same time come from neighbouring lengths.
-    parts = np.array_split(order, steps * processes)
-    return [parts[i * processes : (i + 1) * processes] for i in range(steps)]
+    return np.array_split(order, parts)
 
 
 class BatchingTrainer(SamplingTrainer):
@@ -80,11 +58,13 @@ class BatchingTrainer(SamplingTrainer):
         plain one where the loss is that of TRL's configuration.
     """
 
-    driver: Driver
     objective: Objective
 
     def micro_batches(self, outcome: Round, filler: Rollouts) -> list[dict[str, Any]]:
         """Inputs of TRL's loss, one for each of its steps_per_generation.
+
+        They hold, under the key "workbench", the rows (n,) int64 of the round that they consist of,
+        none for a filler, and what TRL's loss is to be multiplied with.
 
         Parameters
         ----------
@@ -92,7 +72,8 @@ class BatchingTrainer(SamplingTrainer):
         filler : Rollouts (1 row)
             What a micro-batch without rows computes, fully masked.
         """
-        processes = self.accelerator.num_processes
+        device = self.accelerator.device
+        steps = self.args.steps_per_generation
         chosen = outcome.rollouts.take(outcome.rows)
         # TRL has no weight of a row, see `adapters.token_advantages`.
         weights = row_weights(outcome, self.objective.loss_aggregation)
@@ -102,34 +83,43 @@ class BatchingTrainer(SamplingTrainer):
         self.log_metrics({"computed": len(active)})
 
         lengths = (chosen.prompt.lengths + chosen.lengths)[active]
+        # Where all micro-steps of the round add up to one gradient, any order will do. Otherwise
+        # sorting would give one optimizer step the short rows and the next one the long ones.
+        is_one_step = self.args.gradient_accumulation_steps % steps == 0
+        rng = None if is_one_step else self.driver.context.rng("micro-batches")
         # The same deal in every process, since lengths and generator are the same. Each then takes
         # its own part of every micro-step.
-        shares = deal(lengths, self.args.steps_per_generation, processes, self._rng())
+        processes = self.accelerator.num_processes
+        shares = deal(lengths, steps * processes, rng)[self.accelerator.process_index :: processes]
 
         is_hidden = chosen.truncated & self.mask_truncated_completions
         # A truncated response that TRL is told to mask counts no tokens. TRL's token mean divides
         # by the tokens of all chosen rows, those of advantage zero included.
-        tokens = table.trained_tokens(chosen) * ~is_hidden
-        total = torch.as_tensor(int(tokens.sum()), device=self.accelerator.device)
+        tokens = chosen.lengths
+        if "tool_mask" in chosen:
+            tokens = np.array([mask.sum() for mask in chosen["tool_mask"]])
+        total = torch.as_tensor(int((tokens * ~is_hidden).sum()), device=device)
         batches = []
-        for parts in shares:
-            mine = active[parts[self.accelerator.process_index]]
-            part = Part(outcome.rows[mine], self._scale(len(mine), len(chosen)))
+        for share in shares:
+            mine = active[share]
             if len(mine):
                 rows, is_shown = chosen.take(mine), ~is_hidden[mine]
-                values = self.padding.tensor(advantages.take(mine)).float()
+                values = self.padded(advantages.take(mine)).float()
             else:
                 # A filler makes this process take part in the collective operations of the step.
                 # Its mask and its advantage are zero, so it adds nothing.
                 rows, is_shown = filler, np.zeros(1, dtype=bool)
-                values = torch.zeros((1, 1), device=self.accelerator.device)
-            batch = self.padding.tokens(rows, is_shown)
+                values = torch.zeros((1, 1), device=device)
+            batch: dict[str, Any] = self.tokens(rows)
+            batch["completion_mask"] *= torch.as_tensor(is_shown[:, None], device=device)
             # One number a row where its tokens are alike, since a ratio of the whole response is
             # one number too.
             is_by_token = isinstance(outcome.advantages, Ragged)
             batch["advantages"] = values if is_by_token else values[:, 0]
             batch |= self._logprobs(batch, rows)
-            batches.append({**batch, "num_items_in_batch": total, "workbench": part})
+            batch["num_items_in_batch"] = total
+            batch["workbench"] = outcome.rows[mine], self._scale(len(mine), len(chosen))
+            batches.append(batch)
         return batches
 
     def _rows_to_compute(self, chosen: Rollouts, advantages: Ragged) -> np.ndarray:
@@ -139,7 +129,8 @@ class BatchingTrainer(SamplingTrainer):
         # mixture of experts. With the other two settings it changes what becomes of the rows around
         # it.
         has_other_terms = (
-            self.has_penalty
+            self.beta != 0
+            or self._entropy_bonus_enabled
             or self.aux_loss_enabled
             or self.args.top_entropy_quantile < 1
             or self.loss_type == "bnpo"
@@ -148,14 +139,6 @@ class BatchingTrainer(SamplingTrainer):
             return np.flatnonzero(carries_gradient)
         has_advantage = (advantages.padded() != 0).any(axis=1)
         return np.flatnonzero(carries_gradient & has_advantage)
-
-    def _rng(self) -> np.random.Generator | None:
-        """With several optimizer steps a round, each gets rows at random."""
-        # All micro-steps of the round then add up to one gradient, so any order will do. Otherwise
-        # sorting would give one optimizer step the short rows and the next one the long ones.
-        if self.args.gradient_accumulation_steps % self.args.steps_per_generation == 0:
-            return None
-        return self.driver.context.rng("micro-batches")
 
     def _scale(self, rows: int, chosen: int) -> float:
         """What TRL's loss of a micro-batch is multiplied with.
@@ -184,15 +167,18 @@ class BatchingTrainer(SamplingTrainer):
         )
         if self.corrects_sampler or "old_logprobs" in self.driver.needs:
             # Old rows keep the probabilities that they were sampled with.
-            further["old_per_token_logps"] = self.padding.tensor(rows.old_logprobs)
+            further["old_per_token_logps"] = self.padded(rows.old_logprobs)
         elif several_steps:
             further["old_per_token_logps"] = self._score(self.model, batch)
         if self.beta != 0:
             further["ref_per_token_logps"] = self._reference_logprobs(batch)
-        for name in table.FOR_THE_LOSS:
+        for name in FOR_THE_LOSS:
             if name in rows:
                 fill = 1.0 if name == "tool_mask" else 0.0  # as TRL fills them
-                further[name] = self.padding.column(rows[name], rows.lengths, fill)
+                values = self.padded(rows[name], fill)
+                # One number a response is not padded to its width.
+                is_by_token = np.array_equal(rows[name].lengths, rows.lengths)
+                further[name] = values if is_by_token else values[:, :1]
         return further
 
     def _reference_logprobs(self, batch: dict[str, Any]) -> torch.Tensor:

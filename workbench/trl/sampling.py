@@ -14,8 +14,11 @@ from accelerate.utils import gather_object
 from workbench.adapters import Driver, as_problems, verdict_columns, with_prefix
 from workbench.pools import Pool, Problem
 from workbench.rollouts import Ragged, Rollouts
-from workbench.trl import table
-from workbench.trl.table import Padding, Verdict
+from workbench.trl.table import Verdict, weighted_sum
+
+# What a rollout may carry for TRL's loss besides its tokens: what vLLM reports, and which tokens
+# the model itself wrote where tools or environments answer it.
+FOR_THE_LOSS = ("sampling_per_token_logps", "importance_sampling_ratio", "tool_mask")
 
 
 class SamplingTrainer(trl.GRPOTrainer):
@@ -37,26 +40,9 @@ class SamplingTrainer(trl.GRPOTrainer):
     _tokens: tuple
 
     @property
-    def padding(self) -> Padding:
-        """How rows become TRL's tensors."""
-        return Padding(
-            self._tokenizer.pad_token_id, self.pad_to_multiple_of, self.accelerator.device
-        )
-
-    @property
-    def has_penalty(self) -> bool:
-        """Whether the loss has a KL penalty or an entropy bonus."""
-        return self.beta != 0 or self._entropy_bonus_enabled
-
-    @property
     def corrects_sampler(self) -> bool:
         """Whether TRL corrects for the difference between vLLM and the model."""
         return self.use_vllm and self.vllm_importance_sampling_correction
-
-    @property
-    def reads_sampler(self) -> bool:
-        """Whether TRL's loss reads what vLLM says of the tokens that it has sampled."""
-        return self.corrects_sampler or self.off_policy_mask_threshold is not None
 
     @cached_property
     def pool(self) -> Pool:
@@ -94,6 +80,28 @@ class SamplingTrainer(trl.GRPOTrainer):
                 f"{what}: the processes disagree; a slot may depend on the round's table and on "
                 "context.rng alone, and every process needs the same method and seed"
             )
+
+    # TRL's tensors
+
+    def padded(self, rows: Ragged, fill: float = 0, side: str = "right") -> torch.Tensor:
+        """The rows as (R, T), filled up on one side; T is a multiple of TRL's own setting."""
+        padded = rows.padded(fill, side)
+        missing = -padded.shape[1] % (self.pad_to_multiple_of or 1)
+        width = (missing, 0) if side == "left" else (0, missing)
+        padded = np.pad(padded, ((0, 0), width), constant_values=fill)
+        return torch.as_tensor(padded, device=self.accelerator.device)
+
+    def tokens(self, rollouts: Rollouts) -> dict[str, torch.Tensor]:
+        """Tokens and masks under TRL's names, prompts filled up on the left."""
+        inputs = {}
+        for name, rows, side in (
+            ("prompt", rollouts.prompt, "left"),
+            ("completion", rollouts.response, "right"),
+        ):
+            ones = Ragged(np.ones(len(rows.values), dtype=np.int64), rows.offsets)
+            ids = self.padded(rows, self._tokenizer.pad_token_id, side)
+            inputs |= {f"{name}_ids": ids.long(), f"{name}_mask": self.padded(ones, 0, side)}
+        return inputs
 
     # What TRL computes
 
@@ -229,25 +237,22 @@ class RoundSampler:
         # would wait for ever or mix up rollouts.
         trainer.agree("the counts of rollouts", "".join(names).encode(), counts.tobytes())
         wanted = np.repeat(np.array(names, dtype=object), counts).tolist()
-        rollouts, scores = self._sample_together(wanted)
+        rollouts = self._sample_together(wanted)
+        scores = rollouts["scores"]
         if self.filler is None:
             self.filler = rollouts.take([np.argmin(rollouts.prompt.lengths + rollouts.lengths)])
-        is_first = self.driver.round == 1
-        rollouts = rollouts.assign(
-            reward=table.weighted_sum(
-                scores,
-                trainer.reward_weights.cpu().numpy(),
-                np.repeat(np.arange(len(names)), counts),
-            ),
-            **verdict_columns(trainer.verdict(scores, is_first)),
+        weights = trainer.reward_weights.cpu().numpy()
+        rollouts = rollouts.drop(["scores"]).assign(
+            reward=weighted_sum(scores, weights, np.repeat(np.arange(len(names)), counts)),
+            **verdict_columns(trainer.verdict(scores, first=self.driver.round == 1)),
         )
         self.sampled += len(wanted)
         rollouts = rollouts.take(~np.isnan(rollouts.reward))
         self.scored += len(rollouts)
         return self.driver.score(rollouts, problems, before, stage)
 
-    def _sample_together(self, wanted: list[str]) -> tuple[Rollouts, np.ndarray]:
-        """One rollout for each of the problems named, and their scores (R, F).
+    def _sample_together(self, wanted: list[str]) -> Rollouts:
+        """One rollout for each of the problems named, with a column of their scores (R, F).
 
         Every process samples an equal share; the last ones sample copies that are thrown away.
         """
@@ -262,12 +267,10 @@ class RoundSampler:
         parts = [self._sample_share(mine[i : i + size]) for i in range(0, share, size)]
         # Gathered in the order of the processes, each of which has a run of consecutive rows, so
         # the result is in the order of `wanted`, with the copies at the end.
-        rollouts = Rollouts.concat(gather_object([part for part, _ in parts]))
-        scores = np.concatenate(gather_object([part for _, part in parts]))
-        return rollouts.take(np.arange(len(wanted))), scores[: len(wanted)]
+        return Rollouts.concat(gather_object(parts)).take(np.arange(len(wanted)))
 
-    def _sample_share(self, names: list[str]) -> tuple[Rollouts, np.ndarray]:
-        """One rollout of this process for each of the problems named, and their scores (R, F)."""
+    def _sample_share(self, names: list[str]) -> Rollouts:
+        """One rollout of this process for each of the problems named."""
         trainer = self.trainer
         # Rows of the data set may have columns that TRL's loader has removed from its own.
         columns = next(iter(self.rows.values())).keys()
@@ -279,49 +282,56 @@ class RoundSampler:
         prompt_mask = output["prompt_mask"].bool().cpu().numpy()
         prompts = [ids[mask] for ids, mask in zip(padded_prompts, prompt_mask)]
         # TRL counts a padding token at the end of a response as an end too.
-        ends = {*trainer.eos_token_ids, trainer.padding.token}
+        ends = {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id}
         rollouts = Rollouts(
             problem=np.asarray(names),
             prompt=Ragged.of(prompts, np.int32),
             response=Ragged.of(responses, np.int32),
             text=np.array(texts, dtype=object),
             truncated=np.array([ids[-1] not in ends for ids in responses]),
+            columns={"scores": scores},
         )
-        old_logprobs = output.get("old_per_token_logps")
-        if old_logprobs is not None:
-            padded = old_logprobs.float().cpu().numpy()
-            rollouts = rollouts.assign(old_logprobs=Ragged.of_padded(padded, rollouts.lengths))
-        for name in table.FOR_THE_LOSS:
-            # vLLM's columns only where the loss reads them: old responses that join have none.
-            if name in output and (name == "tool_mask" or trainer.reads_sampler):
-                column = table.rows_as_objects(output[name], rollouts.lengths)
+        if output.get("old_per_token_logps") is not None:
+            old_logprobs = of_tensor(output["old_per_token_logps"], rollouts.lengths)
+            rollouts = rollouts.assign(old_logprobs=old_logprobs)
+        # vLLM's columns only where the loss reads them: old responses that join have none.
+        reads_sampler = trainer.corrects_sampler or trainer.off_policy_mask_threshold is not None
+        for name in FOR_THE_LOSS:
+            if name in output and (name == "tool_mask" or reads_sampler):
+                column = of_tensor(output[name], rollouts.lengths)
                 rollouts = rollouts.assign(**{name: column})
         if self.driver.needs & {"entropy", "old_logprobs", "token_entropy"}:
             rollouts = self._with_logprobs(rollouts)
-        return rollouts, scores
+        return rollouts
 
     def logprobs(self, rollouts: Rollouts, temperature: float) -> torch.Tensor:
         """Log-probabilities of the responses under the current weights, (R, T), in nats.
 
         The temperature is the trainer's, which is what a round's context says as well.
         """
-        inputs = self.trainer.padding.tokens(rollouts)
+        inputs = self.trainer.tokens(rollouts)
         return self.trainer.score_tokens(self.trainer.model, inputs)[0].float()
 
     def _with_logprobs(self, rollouts: Rollouts) -> Rollouts:
         """The rollouts with log-probabilities and entropies under the policy that sampled them."""
         trainer = self.trainer
-        inputs = trainer.padding.tokens(rollouts)
+        inputs = trainer.tokens(rollouts)
         logprobs, entropy = trainer.score_tokens(trainer.model, inputs, entropy=True)
         # Entropy is the mean over tokens that the model itself wrote.
         mask = inputs["completion_mask"]
         if "tool_mask" in rollouts:
-            mask = mask * trainer.padding.column(rollouts["tool_mask"], rollouts.lengths)
+            mask = mask * trainer.padded(rollouts["tool_mask"])
         entropy = torch.where(mask.bool(), entropy.double(), 0.0)
-        mean = entropy.sum(1) / mask.sum(1).clamp(min=1)
-        columns: dict[str, Any] = {"entropy": mean.cpu().numpy()}
-        for name, values in (("token_entropy", entropy), ("old_logprobs", logprobs)):
-            if name == "old_logprobs" or name in self.driver.needs:
-                padded = values.float().cpu().numpy()
-                columns[name] = Ragged.of_padded(padded, rollouts.lengths)
-        return rollouts.assign(**columns)
+        rollouts = rollouts.assign(
+            entropy=(entropy.sum(1) / mask.sum(1).clamp(min=1)).cpu().numpy(),
+            old_logprobs=of_tensor(logprobs, rollouts.lengths),
+        )
+        if "token_entropy" in self.driver.needs:
+            rollouts = rollouts.assign(token_entropy=of_tensor(entropy, rollouts.lengths))
+        return rollouts
+
+
+def of_tensor(values: torch.Tensor, lengths: np.ndarray) -> Ragged:
+    """Padded values (R, T) as rows of their lengths (R,), or (R, 1) as rows of one number."""
+    padded = values.float().cpu().numpy()
+    return Ragged.of_padded(padded, np.minimum(lengths, padded.shape[1]))

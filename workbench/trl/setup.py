@@ -19,7 +19,7 @@ from trl.trainer.utils import get_callable_name, get_config_model_id
 from workbench.adapters import check_fits
 from workbench.methods import Method
 from workbench.slots import NEEDS, OF_COURSES
-from workbench.trl.table import check_correct
+from workbench.trl.table import Verdict
 from workbench.utils.validation import instance_of, one_of, whole_number
 
 logger = get_logger(__name__)
@@ -50,10 +50,17 @@ def last_checkpoint(folder: Any) -> str:
     complete = [path.parent for path in Path(folder).glob(f"checkpoint-*/{TRAINER_STATE_NAME}")]
     if not complete:
         raise ValueError(
-            f"resume_from_checkpoint=True: {folder} holds no complete checkpoint; make the trainer "
-            "anew, and train from the beginning"
+            f"resume_from_checkpoint=True: {folder} holds no complete checkpoint; train from the "
+            "beginning, with a new trainer"
         )
     return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2])))
+
+
+def _refuse(values: Mapping[str, Any], refused: Mapping[str, tuple[bool, str]]) -> None:
+    """Raise ValueError for the first of the settings, name to (whether it is refused, why)."""
+    for name, (is_refused, reason) in refused.items():
+        if is_refused:
+            raise ValueError(f"{name}={values[name]!r}: {reason}")
 
 
 # A method in TRL's words
@@ -87,17 +94,24 @@ def arguments(method: Method) -> dict[str, Any]:
             f"surrogate={objective.surrogate!r} with loss_aggregation="
             f"{objective.loss_aggregation!r}: TRL has no such loss; it has {known}"
         )
-    if objective.sampler_correction is not None:
-        raise ValueError(
-            f"sampler_correction={objective.sampler_correction!r}: TRL corrects the sampler by its "
-            "own setting, vllm_importance_sampling_correction; leave it at None"
-        )
     low, high = objective.clip
-    if objective.dual_clip is not None and objective.dual_clip < 1 + high:
-        raise ValueError(
-            f"dual_clip={objective.dual_clip} with clip={objective.clip}: TRL bounds the ratio by "
-            f"it also where an advantage is above 0; use a bound of at least {1 + high:g}"
-        )
+    bound = objective.dual_clip
+    refused = {
+        "sampler_correction": (
+            objective.sampler_correction is not None,
+            "TRL has its own setting, vllm_importance_sampling_correction; leave it at None",
+        ),
+        "dual_clip": (
+            bound is not None and bound < 1 + high,
+            "TRL bounds the ratio by it also where an advantage is above 0; with clip="
+            f"{objective.clip} use at least {1 + high:g}",
+        ),
+        "clip": (
+            loss == "cispo" and low < 1,
+            f"TRL's loss 'cispo' has no lower bound on the ratio; use clip=(1.0, {high})",
+        ),
+    }
+    _refuse(vars(objective), refused)
     settings = {
         "loss_type": loss,
         "epsilon": low,
@@ -106,14 +120,9 @@ def arguments(method: Method) -> dict[str, Any]:
         "importance_sampling_level": objective.importance_sampling,
         "entropy_coef": objective.entropy,
         "use_adaptive_entropy": False,
-        "delta": objective.dual_clip,
+        "delta": bound,
     }
     if loss == "cispo":
-        if low < 1:
-            raise ValueError(
-                f"clip={objective.clip}: TRL's loss 'cispo' has no lower bound on the ratio; use "
-                f"clip=(1.0, {high})"
-            )
         settings["epsilon_high"] = 1 + high  # TRL's bound is that of the ratio itself
     if loss == "sapo":
         positive, negative = objective.temperatures
@@ -159,7 +168,7 @@ def configured(
     _check_needs(config, method, given)
     if given.get("environment_factory") is None:
         # The reward that an environment brings has a name only once it is made.
-        check_correct(correct, reward_names(given.get("reward_funcs")), method)
+        Verdict(correct, reward_names(given.get("reward_funcs")), method.reads_verdict)
     return config
 
 
@@ -212,22 +221,16 @@ def _apply_group_size(config: GRPOConfig, method: Method) -> None:
     if config.num_generations != DEFAULTS["num_generations"]:
         raise ValueError(
             f"num_generations={config.num_generations}: the method {method.name!r} trains on "
-            f"{size} rollouts of a problem; leave num_generations out, or set it to {size}, and "
-            "TRL's batch sizes count the rollouts trained on"
+            f"{size} rollouts of a problem; leave num_generations out, or set it to {size}"
         )
     if config.generation_batch_size % size:
         raise ValueError(
             f"generation_batch_size={config.generation_batch_size}: the method {method.name!r} "
-            f"trains on {size} rollouts of a problem, so a multiple of {size} is needed; change "
-            "per_device_train_batch_size, steps_per_generation or gradient_accumulation_steps"
+            f"trains on {size} rollouts of a problem, so a multiple of {size} is needed"
         )
     # Evaluation has its own number, which would otherwise follow the new one unnoticed.
     if config.num_generations_eval is None:
         config.num_generations_eval = config.num_generations
-    logger.warning(
-        f"num_generations={size}, since the method {method.name!r} trains on so many rollouts of a "
-        "problem"
-    )
     config.num_generations = size
 
 
@@ -240,23 +243,19 @@ def _check_carried(config: GRPOConfig) -> None:
     refused = {
         "scale_rewards": (
             config.scale_rewards != DEFAULTS["scale_rewards"],
-            "rewards are scaled by the method's advantage; leave the setting out, or change the "
-            "method, as in method.but(advantage=GroupNormalized(scale=False))",
+            "the method's advantage scales rewards; leave it out, or change the method, as in "
+            "method.but(advantage=GroupNormalized(scale=False))",
         ),
         "multi_objective_aggregation": (
             config.multi_objective_aggregation != "sum_then_normalize",
-            "a method reads the weighted sum of the rewards; use 'sum_then_normalize', or train "
-            "with method=None",
+            "a method reads the weighted sum of the rewards; use 'sum_then_normalize'",
         ),
         "top_entropy_quantile": (
             config.top_entropy_quantile < 1 and has_bonus,
-            "together with an entropy bonus, which tokens get the bonus would depend on the "
-            "micro-batches; use one of the two",
+            "which tokens get the entropy bonus would depend on the micro-batches; leave one out",
         ),
     }
-    for name, (is_refused, reason) in refused.items():
-        if is_refused:
-            raise ValueError(f"{name}={vars(config)[name]!r}: {reason}")
+    _refuse(vars(config), refused)
 
 
 def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -> None:
@@ -264,12 +263,11 @@ def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -
     dataset: Any = given.get("train_dataset")
     is_indexable = isinstance(dataset, Dataset)
     columns = [] if dataset is None else dataset.column_names or []  # of a stream perhaps None
-    for name in ("image", "images"):
-        if name in columns:
-            raise ValueError(
-                f"train_dataset: it has the column {name!r}, and a method's table of rollouts "
-                "holds tokens alone; train with method=None"
-            )
+    if {"image", "images"} & set(columns):
+        raise ValueError(
+            "train_dataset: it has a column of images, and a method's table of rollouts holds "
+            "tokens alone; train with method=None"
+        )
     old = {"old_logprobs", "current_logprobs"}
     limits: dict[str, set[str]] = {}
     if not is_indexable:

@@ -23,7 +23,6 @@ import copy
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,8 @@ import torch
 import trl
 from accelerate.utils import gather_object
 from datasets import Dataset
-from torch.utils.data import Sampler
+from transformers import TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 
 from workbench import config
 from workbench.adapters import FILE, Driver, round_metrics, token_advantages
@@ -43,41 +43,12 @@ from workbench.objectives import Objective, gains, log_ratio_of
 from workbench.trl import setup
 from workbench.trl.batches import BatchingTrainer
 from workbench.trl.sampling import RoundSampler
-from workbench.trl.table import Verdict, check_correct
+from workbench.trl.table import Verdict
 from workbench.utils.descriptions import describe
 from workbench.utils.failures import release
 
 CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # TRL's losses with a clip range
 ADVICE = "Check the rewards, what counts as correct (correct=), and how hard the problems are."
-
-
-class GoesOn(Sampler):
-    """TRL's sampler of the training set, which in a resumed run goes on with the right epoch.
-
-    TRL draws the order of each epoch from one generator, which a resumed run would begin afresh:
-    its later epochs would have the order of the first one.
-
-    Parameters
-    ----------
-    sampler : Sampler
-    epochs : function
-        How many epochs are behind the run when the first one begins.
-    """
-
-    def __init__(self, sampler: Any, epochs: Callable[[], int]) -> None:
-        self.sampler = sampler
-        self.epochs = epochs
-        self.begun = False
-
-    def __iter__(self) -> Iterator[int]:
-        if not self.begun:
-            for _ in range(self.epochs()):
-                next(iter(self.sampler), None)  # the order is drawn with its first entry
-        self.begun = True
-        return iter(self.sampler)
-
-    def __len__(self) -> int:
-        return len(self.sampler)
 
 
 class GRPOTrainer(BatchingTrainer):
@@ -132,6 +103,7 @@ class GRPOTrainer(BatchingTrainer):
 
     _buffered_inputs: Any
     _logs: Any
+    _epochs_behind = 0  # when training begins
 
     def __init__(
         self,
@@ -159,9 +131,8 @@ class GRPOTrainer(BatchingTrainer):
         )
         super().__init__(*bound.args[1:], **bound.kwargs)
 
-        # Once more, since the reward of an environment has its name only now.
-        check_correct(correct, self.reward_func_names, method)
         self.driver = Driver(method.clone(), self.args.seed)
+        # The reward of an environment has its name only now.
         self.verdict = Verdict(correct, self.reward_func_names, method.reads_verdict)
         self.rows_at_once = rows_at_once
         # Clip ratio, entropy and difference of log-probabilities, (3, R), of the rows of the round
@@ -189,6 +160,10 @@ class GRPOTrainer(BatchingTrainer):
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = setup.last_checkpoint(self.args.output_dir)
+        self._epochs_behind = 0
+        if resume_from_checkpoint and self.driver is not None:
+            state = TrainerState.load_from_json(Path(resume_from_checkpoint) / TRAINER_STATE_NAME)
+            self._epochs_behind = int(state.epoch)
         self._forget_round()
         try:
             return super().train(resume_from_checkpoint, *args, **options)
@@ -218,9 +193,10 @@ class GRPOTrainer(BatchingTrainer):
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         sampler = super()._get_train_sampler(dataset)
-        if self.driver is None:
-            return sampler
-        return GoesOn(sampler, lambda: int(self.state.epoch or 0))
+        # TRL draws the order of each epoch from one generator, which a resumed run begins afresh.
+        for _ in range(self._epochs_behind):
+            next(iter(sampler), None)  # the order is drawn with its first entry
+        return sampler
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """The next micro-batch; a new round where the last one's are used up."""
@@ -280,7 +256,8 @@ class GRPOTrainer(BatchingTrainer):
         part = inputs.get("workbench")
         if self.driver is None or part is None:
             return super()._compute_loss(model, inputs)
-        if not len(part.rows):
+        rows, scale = part
+        if not len(rows):
             # TRL would count a filler as a micro-batch without entropy and clipped ratios.
             metrics = copy.deepcopy(self._metrics["train"])
             nothing = super()._compute_loss(model, inputs)
@@ -299,10 +276,10 @@ class GRPOTrainer(BatchingTrainer):
             mask = mask * inputs["tool_mask"]
         if "update_statistics" in self.driver.needs:
             measured = self._row_statistics(inputs, logprobs.detach().float(), entropy, mask.bool())
-            self._measured[:, part.rows] = measured
+            self._measured[:, rows] = measured
         # Without an entropy bonus the whole loss of the micro-batch has one scale.
         if not coefficient:
-            return loss * part.scale
+            return loss * scale
         # TRL averages its bonus over the tokens of each micro-batch. A token would then weigh more
         # where a micro-batch has fewer of them, and fillers count as micro-batches without entropy.
         # So TRL's own bonus, which it has subtracted, is taken back exactly as it was computed, and
@@ -313,7 +290,7 @@ class GRPOTrainer(BatchingTrainer):
         # As in TRL's token mean: an optimizer step is a share of a round, or several rounds.
         of_step = accumulated / self.args.steps_per_generation / self.accelerator.num_processes
         tokens_of_step = inputs["num_items_in_batch"].clamp(min=1) * of_step
-        return without_bonus * part.scale - bonus / tokens_of_step
+        return without_bonus * scale - bonus / tokens_of_step
 
     def _row_statistics(
         self,
@@ -371,10 +348,8 @@ class GRPOTrainer(BatchingTrainer):
     def _report(self, sampler: RoundSampler) -> None:
         """Log what was sampled and selected, and warn where nothing can be learnt from it."""
         rollouts = self.driver.table()
-        metrics = round_metrics(rollouts, self.driver.round)
-        metrics["rollouts"] = sampler.sampled
-        metrics["unscored"] = sampler.sampled - sampler.scored
-        self.log_metrics(metrics)
+        sampled = {"rollouts": sampler.sampled, "unscored": sampler.sampled - sampler.scored}
+        self.log_metrics(round_metrics(rollouts, self.driver.round) | sampled)
         self.driver.check_not_empty(rollouts, ADVICE)
         # TRL has logged advantages of its own, of groups of one.
         logged = self._logs["advantages"]

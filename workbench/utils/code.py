@@ -23,7 +23,7 @@ from workbench.utils.descriptions import describe, parameters
 
 DIGITS = 16
 # What Python itself keeps in a class: where it stands, and what copying and pickling have found.
-OF_PYTHON = ("__slotnames__", "__firstlineno__", "__static_attributes__", "__annotations_cache__")
+OF_PYTHON = {"__slotnames__", "__firstlineno__", "__static_attributes__", "__annotations_cache__"}
 
 
 def digest_of(data: Any) -> str:
@@ -56,10 +56,10 @@ def own_code(value: Any) -> dict[str, str]:
         elif isinstance(part, type):
             for kind in filter(_is_own, part.__mro__):
                 for name, member in vars(kind).items():
-                    if name in OF_PYTHON:
-                        continue
-                    left.append(_function_in(member))
-                    _keep_constant(found, f"{kind.__module__}.{kind.__qualname__}.{name}", member)
+                    if name not in OF_PYTHON:
+                        left.append(_function_in(member))
+                        full_name = f"{kind.__module__}.{kind.__qualname__}.{name}"
+                        _keep_constant(found, full_name, member)
         elif isinstance(part, types.MethodType):
             left.append(part.__func__)
         elif isinstance(part, types.FunctionType):
@@ -142,11 +142,8 @@ def _used_by(function: types.FunctionType) -> dict[str, Any]:
         # A name that is bound only later has nothing in its cell yet.
         with contextlib.suppress(ValueError):
             used[name] = cell.cell_contents
-    for place, value in enumerate(function.__defaults__ or ()):
-        used[f"{function.__qualname__}.{place}"] = value
-    for name, value in (function.__kwdefaults__ or {}).items():
-        used[f"{function.__qualname__}.{name}"] = value
-    return used
+    defaults = [*enumerate(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
+    return used | {f"{function.__qualname__}.{name}": value for name, value in defaults}
 
 
 def _codes(code: types.CodeType) -> Iterable[types.CodeType]:
@@ -165,10 +162,5 @@ def _keep_constant(found: dict[str, str], name: str, value: Any) -> None:
     # An object of one's own is what its class and its arguments say.
     is_object = not isinstance(value, type) and not inspect.isroutine(value)
     if isinstance(value, plain) or (is_object and _is_own(type(value))):
-        _keep(found, name, value)
-
-
-def _keep(found: dict[str, str], name: str, value: Any) -> None:
-    """Keep the text of a value, where it can be described."""
-    with contextlib.suppress(ValueError, TypeError):
-        found[name] = json.dumps(describe(value), sort_keys=True)
+        with contextlib.suppress(ValueError, TypeError):  # it cannot be described
+            found[name] = json.dumps(describe(value), sort_keys=True)

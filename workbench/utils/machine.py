@@ -61,11 +61,7 @@ def compiler() -> str | None:
     """Path of a C compiler, which Triton needs to build its kernels; None where there is none."""
     # $CC may carry options, as in "clang -O2".
     chosen = os.environ.get("CC", "").split()[:1]
-    for name in (*chosen, *COMPILERS):
-        path = shutil.which(name)
-        if path:
-            return path
-    return None
+    return next(filter(None, map(shutil.which, (*chosen, *COMPILERS))), None)
 
 
 def gpus() -> list[dict[str, Any]]:
@@ -79,13 +75,11 @@ def gpus() -> list[dict[str, Any]]:
         container without nvidia-smi is asked by torch, which does not tell the driver.
     """
     try:
-        done = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=30)
+        # It may be there and reach no driver or no device.
+        done = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=30, check=True)
     except FileNotFoundError:
         return _gpus_of_torch()
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    # nvidia-smi may be there and reach no driver or no device.
-    if done.returncode != 0:
+    except (OSError, subprocess.SubprocessError):
         return []
     # It may hold indices, beginnings of UUIDs, and names of slices of a card (MIG), which are not
     # in this list; it may be empty to hide all.
@@ -112,9 +106,8 @@ def _gpus_of_torch() -> list[dict[str, Any]]:
     for device in range(torch.cuda.device_count()):
         card = torch.cuda.get_device_properties(device)
         free, total = torch.cuda.mem_get_info(device)
-        capability = f"{card.major}.{card.minor}"
-        memory = {"bytes": total, "free": free}
-        seen.append({"name": card.name, **memory, "driver": "", "capability": capability})
+        found = {"name": card.name, "bytes": total, "free": free, "driver": ""}
+        seen.append(found | {"capability": f"{card.major}.{card.minor}"})
     return seen
 
 
@@ -149,11 +142,8 @@ def no_gpu() -> str | None:
     # A missing torch is no matter of the GPU: `doctor` lists missing packages.
     torch = installed_version("torch") or ""
     if torch.endswith("+cpu"):
-        release = torch.removesuffix("+cpu")
-        return (
-            f"torch {torch} has no CUDA; get the build that has: pip install --force-reinstall "
-            f"torch=={release}"
-        )
+        command = f"pip install --force-reinstall torch=={torch.removesuffix('+cpu')}"
+        return f"torch {torch} has no CUDA; get the build that has: {command}"
     return None
 
 
@@ -204,8 +194,6 @@ def requirements(lines: Iterable[str] | None = None) -> dict[str, list[Any]]:
 
 def install_command(names: Iterable[str]) -> str:
     """The pip command that installs these distributions within the bounds of this package."""
-    bounds = {}
-    for group in requirements().values():
-        for requirement in group:
-            bounds[requirement.name] = f"{requirement.name}{requirement.specifier}"
+    known = [each for group in requirements().values() for each in group]
+    bounds = {each.name: f"{each.name}{each.specifier}" for each in known}
     return "pip install " + " ".join(shlex.quote(bounds.get(name, name)) for name in names)

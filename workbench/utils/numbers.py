@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 
 NOTHING = "–"
+DECIMALS = ((0.01, 4), (10, 3), (1000, 1))  # of numbers below a bound; none of larger ones
 
 
 def to_digits(number: float, digits: int) -> float:
@@ -32,12 +33,7 @@ def mean_and_half(mean: float, half: float) -> str:
     # A learning rate or a divergence may lie far below what four decimals show.
     if not spread and abs(mean) < 0.01:
         return f"{mean:.3g}"
-    if abs(mean) < 0.01:
-        decimals = 4
-    elif abs(mean) < 10:
-        decimals = 3
-    else:
-        decimals = 1 if abs(mean) < 1000 else 0
+    decimals = next((n for below, n in DECIMALS if abs(mean) < below), 0)
     shown = f"{mean:,.{decimals}f}"
     return f"{shown} ± {half:,.{decimals}f}" if spread else shown
 

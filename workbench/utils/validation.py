@@ -7,8 +7,10 @@ made, and when a public function of arrays is called. Code behind that edge trus
 import difflib
 import inspect
 import operator
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +18,50 @@ import numpy as np
 
 LARGEST_INTEGER = 2**63 - 1  # what an int64 holds
 LARGEST_FILE = 2**32  # bytes of a file of data that is read as a whole
+ROOM = 64  # characters of a path below an output that its own files need
 LONGEST_CAUSE = 300  # characters of another library's message that are passed on
+HOLDS: dict[str, Callable[[Any, Any], bool]] = {
+    **{"of at least": operator.ge, "above": operator.gt},
+    **{"of at most": operator.le, "below": operator.lt},
+}
 DEEPEST = 64  # levels of lists and dicts in each other; real ones have about eight
 
 
 def brief(value: Any, limit: int = 80) -> str:
     """A value as an error message shows it: functions and classes by name, long texts cut."""
     is_named = isinstance(value, type) or inspect.isroutine(value)
-    text = value.__name__ if is_named else repr(value)
+    return cut(value.__name__ if is_named else repr(value), limit)
+
+
+def cut(text: str, limit: int) -> str:
+    """The beginning of a text that is longer than so many characters."""
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def cause_of(error: BaseException) -> str:
     """The first line of an error's message, cut where it is long."""
-    message = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        message = error.strerror
-    line = next(iter(message.splitlines()), "") or type(error).__name__
-    return line if len(line) <= LONGEST_CAUSE else line[: LONGEST_CAUSE - 3] + "..."
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return cut(next(iter(message.splitlines()), "") or type(error).__name__, LONGEST_CAUSE)
+
+
+def output(name: str, value: Any) -> Path:
+    """The absolute path of what is going to be written; ValueError where nothing can be."""
+    instance_of(name, value, (str, os.PathLike), "'runs/mine'")
+    try:
+        path = Path(value).absolute()
+        str(path).encode()
+        # A name below it shows a link to itself, and a path that has no room for files.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            (path / ("x" * ROOM)).stat()
+        # What is not there yet has no file system to ask about its names, but its parents have.
+        there = next(each for each in (path, *path.parents) if each.is_dir())
+        for part in path.relative_to(there).parts:
+            with suppress(FileNotFoundError):
+                (there / part).lstat()
+    except (OSError, ValueError) as error:
+        cause = cause_of(error)
+        raise ValueError(f"{name}={brief(value)}: nothing can be written there: {cause}") from None
+    return path
 
 
 def check_size(path: Path) -> None:
@@ -66,7 +94,7 @@ def plain_data(content: Any, depth: int = 1) -> None:
         except UnicodeEncodeError:
             # Half of a character, which no file name and no report can hold.
             raise ValueError(f"{content!a} is no valid text") from None
-    elif not isinstance(content, str | bool | int | float | None):
+    elif not isinstance(content, bool | int | float | None):
         raise ValueError(
             f"{brief(content)} is no plain data; texts, numbers, lists and mappings are needed"
         )
@@ -88,10 +116,9 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None) -> No
     high=None allows what 64 bits hold.
     """
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if whole and low <= value <= (LARGEST_INTEGER if high is None else high):
-        return
-    allowed = f"of at least {low}" if high is None else f"from {low} to {high}"
-    raise ValueError(f"{name}={brief(value)}: a whole number {allowed} is needed")
+    if not whole or not low <= value <= (LARGEST_INTEGER if high is None else high):
+        allowed = f"of at least {low}" if high is None else f"from {low} to {high}"
+        raise ValueError(f"{name}={brief(value)}: a whole number {allowed} is needed")
 
 
 def number(
@@ -106,15 +133,10 @@ def number(
     """Raise ValueError unless `value` is a finite number within bounds: `low` and `high` belong to
     what is allowed, `above` and `below` do not.
     """
-    bounds = (
-        ("of at least", low, operator.ge),
-        ("above", above, operator.gt),
-        ("of at most", high, operator.le),
-        ("below", below, operator.lt),
-    )
-    given = [(words, bound, holds) for words, bound, holds in bounds if bound is not None]
-    if not (is_number(value) and all(holds(value, bound) for _, bound, holds in given)):
-        allowed = " and ".join(f"{words} {bound:g}" for words, bound, _ in given)
+    given = {"of at least": low, "above": above, "of at most": high, "below": below}
+    bounds = {words: bound for words, bound in given.items() if bound is not None}
+    if not (is_number(value) and all(HOLDS[words](value, bounds[words]) for words in bounds)):
+        allowed = " and ".join(f"{words} {bound:g}" for words, bound in bounds.items())
         raise ValueError(f"{name}={brief(value)}: a number {allowed} is needed")
 
 
@@ -129,12 +151,10 @@ def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
     """Raise ValueError unless `value` is one of `allowed`; a close text is suggested."""
     allowed = list(allowed)
     # Types are compared as well, since True == 1 and 1 == 1.0.
-    if any(
-        value is option or (type(value) is type(option) and value == option) for option in allowed
-    ):
-        return
-    names = ", ".join(map(repr, allowed))
-    raise ValueError(f"{name}={brief(value)}: allowed are {names}{did_you_mean(value, allowed)}")
+    alike = [option for option in allowed if type(option) is type(value)]
+    if value not in alike:
+        hint = ", ".join(map(repr, allowed)) + did_you_mean(value, allowed)
+        raise ValueError(f"{name}={brief(value)}: allowed are {hint}")
 
 
 def did_you_mean(value: Any, allowed: Iterable[Any]) -> str:
@@ -166,13 +186,10 @@ def unknown_argument(name: str, what: str, known: Iterable[str], path: str = "")
 
 def instance_of(name: str, value: Any, kinds: type | tuple[type, ...], example: str) -> None:
     """Raise ValueError unless `value` is of a kind; `example` is an expression that makes one."""
-    if isinstance(value, kinds):
-        return
-    kind = kinds[0] if isinstance(kinds, tuple) else kinds
-    article = "an" if kind.__name__[0] in "AEIOU" else "a"
-    raise ValueError(
-        f"{name}={brief(value)}: {article} {kind.__name__} is needed, such as {example}"
-    )
+    if not isinstance(value, kinds):
+        kind = (kinds[0] if isinstance(kinds, tuple) else kinds).__name__
+        article = "an" if kind[0] in "AEIOU" else "a"
+        raise ValueError(f"{name}={brief(value)}: {article} {kind} is needed, such as {example}")
 
 
 def numpy_generator(rng: Any) -> np.random.Generator:
@@ -206,9 +223,7 @@ def booleans(name: str, values: Any) -> np.ndarray:
     """A vector (R,) of True and False as bool; 0 and 1 pass too. ValueError otherwise."""
     values = np.asarray(values)
     if values.ndim != 1:
-        raise ValueError(
-            f"{name}: shape {values.shape}; one True or False for each rollout, (R,), is needed"
-        )
+        raise ValueError(f"{name}: shape {values.shape}; one True or False a rollout is needed")
     good = (values == 0) | (values == 1)
     if not np.all(good):
         row = int(np.argmin(good))

@@ -45,8 +45,7 @@ class Scores:
         """Scores in which `ok` earns 1 and everything else 0."""
         # One width for every batch. NumPy would take that of the longest status present, and a
         # longer one written into the array later would be cut.
-        width = max(map(len, STATUSES))
-        status = np.array(statuses, dtype=f"<U{width}")
+        status = np.array(statuses, dtype=f"<U{max(map(len, STATUSES))}")
         return cls((status == "ok").astype(np.float64), status)
 
     @classmethod

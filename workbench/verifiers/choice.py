@@ -132,7 +132,7 @@ class Choice(Verifier):
         return _last_together(text, hints) or (set() if said else self._in_lines(text))
 
     def _read(self, response: str) -> str:
-        text = after_thinking(response)[-self.max_chars :]
+        text = PATTERN.CUT_OFF.sub("", after_thinking(response)[-self.max_chars :])
         content = None if PATTERN.BOX.search(text) else tagged(text)
         return text if content is None else content
 
@@ -215,12 +215,7 @@ class Choice(Verifier):
         alone = self._first(said, marks.end() if marks else 0)
         if alone and PATTERN.LINE_END.match(said[alone.end() :]):
             return letters | {alone[1].upper()}
-        ends = [
-            end.start()
-            for end in (PATTERN.SENTENCE_END.search(said), PATTERN.REASON.search(said))
-            if end
-        ]
-        for more in self._more.finditer(said[: min(ends, default=len(said))]):
+        for more in self._more.finditer(PATTERN.SAID.split(said, maxsplit=1)[0]):
             found = more[more.lastindex or 0]
             if _stands_alone(said, found, more.end(more.lastindex or 0)):
                 letters.add(found.upper())

@@ -67,19 +67,18 @@ from workbench.utils.bounds import Count, Flag, Positive, at_least, check_argume
 from workbench.utils.validation import brief
 from workbench.verifiers.base import Scores, Verifier
 from workbench.verifiers.boxes import after_thinking
+from workbench.verifiers.grammar import TABLE
 from workbench.verifiers.inside import CANDIDATE_GONE
 from workbench.verifiers.sandbox import MOST_OUTPUT, Sandbox, file_of
 
 # Possessive, so that it takes linear time, whatever a response holds.
 FENCE = re.compile(
     r"(?m)^(?P<indent>[ \t]*+)(?P<code>[^\n`~]*+)(?P<mark>`{3,}+|~{3,}+)[ \t]*+(?P<language>\w*+)"
-    r"[^\n`]*+$"
+    r"(?P<rest>[^\n`]*+)$"
 )
 READS = re.compile(r"\binput\(|\bstdin\b|\bopen\(0")  # a program's standard input
-# Whose names programs may use without an import, as the judges of such data sets have it.
-PROVIDED = ("typing", "collections", "heapq", "bisect", "itertools", "functools", "math", "string")
-PROVIDED += ("re", "random", "operator", "copy", "sys", "os", "datetime", "statistics")
-LANGUAGES = ("python", "python3", "py", "")
+PROVIDED = TABLE["code"]["provided"].split()
+LANGUAGES = ("", *TABLE["code"]["languages"].split())
 LEAST_MEMORY = 64  # MiB: the interpreter takes about 30
 
 
@@ -271,24 +270,21 @@ def _blocks(text: str) -> Iterator[tuple[str, str]]:
     """The language and the source of each complete block of Python, or of no language."""
     opening = None
     for fence in FENCE.finditer(text):
-        mark, language = fence["mark"], fence["language"]
-        is_end = opening is not None and not language and mark.startswith(opening["mark"])
-        if fence["code"] and not is_end:
+        code, language = fence["code"], fence["language"]
+        fits = opening is not None and fence["mark"].startswith(opening["mark"])
+        # A mark amid a line of a program, as in a text that it prints, ends nothing.
+        is_end = fits and not language and not (code and fence["rest"].strip())
+        if code and not is_end:
             continue
-        if opening is None or (language and mark.startswith(opening["mark"])):
+        if opening is None or (language and fits):
             # A fence with a language opens a block, also where the one before was never closed.
             opening = fence
         elif is_end:
             if opening["language"].lower() in LANGUAGES:
-                block = text[
-                    opening.end() + 1 : fence.start("mark") if fence["code"] else fence.start()
-                ]
+                block = text[opening.end() + 1 : fence.start("mark" if code else 0)]
                 # In an item of a list the whole block is indented, as far as its fence is at most.
-                indent = len(opening["indent"])
-                yield (
-                    opening["language"],
-                    re.sub(rf"^[ \t]{{0,{indent}}}", "", block, flags=re.MULTILINE),
-                )
+                indent = rf"(?m)^[ \t]{{0,{len(opening['indent'])}}}"
+                yield opening["language"], re.sub(indent, "", block)
             opening = None
 
 
@@ -311,14 +307,15 @@ def with_imports(source: str) -> str:
             lines.append(f"import {name}")
         elif homes:
             lines.append(f"from {homes[0]} import {name}")
-    future = [
+    # Imports from the future have to stand before them.
+    ends = [
         node.end_lineno or 0
         for node in tree.body
         if isinstance(node, ast.ImportFrom) and node.module == "__future__"
     ]
     rows = source.split("\n")
-    at = max(future, default=0)
-    return "\n".join([*rows[:at], *(["; ".join(lines)] if lines else []), *rows[at:]])
+    rows[max(ends, default=0) : max(ends, default=0)] = ["; ".join(lines)] if lines else []
+    return "\n".join(rows)
 
 
 def same_output(output: str, expected: str) -> bool:
@@ -375,27 +372,18 @@ def _parsed_tests(answer: str) -> Tests:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError("names that are not a list of texts")
         are_tests = list(map(is_test, tree.body))
-        material = {
-            "asserts": form["asserts"],
-            "is_test": are_tests,
-            # A function of the answer may be called like one of Python's own.
-            "names": sorted(free_names(tree) | set(names)),
-            "wanted": sorted(free_names(tree) | set(names)),
-        }
-        return Tests(sum(are_tests), material=material)
+        # A function of the answer may be called like one of Python's own.
+        wanted = sorted(free_names(tree) | set(names))
+        material = {"asserts": form["asserts"], "is_test": are_tests, "names": wanted}
+        return Tests(sum(are_tests), material=material | {"wanted": wanted})
     function = form.get("function", form.get("fn_name"))
     if "calls" in form or function is not None:
         calls = form["calls"] if "calls" in form else _zipped(form)
         if not all(isinstance(arguments, list) for arguments, _ in calls):
             raise ValueError("arguments that are not a list")
-        return Tests(
-            len(calls),
-            material={
-                "function": str(function),
-                "calls": calls,
-                "wanted": [str(function), "Solution"],
-            },
-        )
+        name = str(function)
+        material = {"function": name, "calls": calls, "wanted": [name, "Solution"]}
+        return Tests(len(calls), material=material)
     cases = form["stdin_stdout"] if "stdin_stdout" in form else _zipped(form)
     texts = tuple((_text(given), _text(expected)) for given, expected in cases)
     return Tests(len(texts), cases=texts)

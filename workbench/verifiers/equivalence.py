@@ -25,38 +25,18 @@ from itertools import accumulate, chain, combinations, pairwise, product
 from typing import Any
 
 import math_verify
+import sympy
 from latex2sympy2_extended.logic import And
 from latex2sympy2_extended.math_normalization import NormalizationConfig
-from sympy import (
-    Basic,
-    Equality,
-    Expr,
-    FiniteSet,
-    I,
-    Integral,
-    Limit,
-    MatrixBase,
-    Number,
-    Pow,
-    Product,
-    Rel,
-    Set,
-    Sum,
-    Symbol,
-    Union,
-    log,
-    oo,
-    preorder_traversal,
-)
 from sympy.core.expr import UnevaluatedExpr
-from sympy.core.function import AppliedUndef, Derivative
+from sympy.core.function import AppliedUndef
 
 from workbench.verifiers.boxes import BOX
 from workbench.verifiers.forms import readable, split, verdict
 from workbench.verifiers.grammar import patterns
 from workbench.verifiers.pool import Judge
 
-OPERATORS = (Integral, Limit, Product, Sum)
+OPERATORS = (sympy.Integral, sympy.Limit, sympy.Product, sympy.Sum)
 PATTERN = patterns("equivalence")
 SMALL = 1e-3  # numbers nearer to zero than this are compared by relative closeness
 DIGITS = 6  # that must agree of such a number
@@ -129,12 +109,17 @@ def equivalence() -> Judge:
             gold_text.split(" ")
         ) and not PATTERN.SIDE_BY_SIDE.search(content):
             return "ok"
-        if "." in gold_text and PATTERN.DECIMAL_COMMA.fullmatch(content):
+        if re.search(r"\.|\\frac|/", gold_text) and PATTERN.DECIMAL_COMMA.fullmatch(content):
             content = content.replace(",", ".")
-        offers = PATTERN.EITHER.split(content)
+        offers, wanted = (
+            sorted(each.strip() for each in PATTERN.EITHER.split(text))
+            for text in (content, gold_text)
+        )
+        if len(offers) > 1 and offers == wanted:
+            return "ok"
         is_one = not PATTERN.SEVERAL.search(gold_text)
         if len(offers) > 1 and is_one:
-            statuses = {compared(offer.strip(), gold_text, known) for offer in offers}
+            statuses = {compared(offer, gold_text, known) for offer in offers}
             return statuses.pop() if len(statuses) == 1 else "wrong"
         status = verdict(gold_text, content)
         if status or not gold:
@@ -206,22 +191,29 @@ def _same(gold: Any, answer: Any) -> bool:
     if isinstance(gold, str) or isinstance(answer, str):
         return bool(gold == answer)
     gold, answer = _with_imaginary_unit(gold, answer)
-    if _is_number(gold) and _is_number(answer) and _in_percent(gold) and not _in_percent(answer):
-        # Also right is the number of percents, of which Math-Verify knows the whole ones alone.
+    are_numbers = _is_number(gold) and _is_number(answer)
+    # Percents are unevaluated. Also right is their number, of which Math-Verify knows the whole
+    # ones alone.
+    if are_numbers and gold.has(UnevaluatedExpr) and not answer.has(UnevaluatedExpr):
         if _close(100 * gold, answer):
             return True
-    # Math-Verify compares the sides of equations, whatever their functions are.
-    if isinstance(gold, Equality) and isinstance(answer, Equality):
-        if gold.atoms(AppliedUndef) != answer.atoms(AppliedUndef):
+    # Math-Verify compares the sides of equations, whatever their functions and derivatives are.
+    if isinstance(gold, sympy.Equality) and isinstance(answer, sympy.Equality):
+        unknown = AppliedUndef, sympy.Derivative
+        if gold.atoms(*unknown) != answer.atoms(*unknown):
             return False
     if not _verified(gold, answer, decimals=6, precision=15):
         # Floats in exponents are beyond it.
-        powers = [power for side in (gold, answer) for power in side.atoms(Pow)]
-        is_beyond = _is_number(gold) and _is_number(answer) and any(p.exp.is_Float for p in powers)
+        powers = [power for side in (gold, answer) for power in side.atoms(sympy.Pow)]
+        is_beyond = are_numbers and any(power.exp.is_Float for power in powers)
         return is_beyond and _close(gold, answer)
-    if _is_number(gold) and _is_number(answer):
+    if are_numbers:
         # What is done with infinity is not worked out in an answer, except by an operator.
-        is_finite = not answer.has(oo, -oo) or gold.has(oo, -oo) or answer.has(*OPERATORS)
+        is_finite = (
+            not answer.has(sympy.oo, -sympy.oo)
+            or gold.has(sympy.oo, -sympy.oo)
+            or answer.has(*OPERATORS)
+        )
         return is_finite and _close(gold, answer)
     # Equal to six decimals. That is enough unless a small number is involved, whose first
     # six decimals may all be zeros.
@@ -231,22 +223,19 @@ def _same(gold: Any, answer: Any) -> bool:
     return _verified(gold, answer, decimals=decimals, precision=max(15, decimals + 1))
 
 
-def _in_percent(reading: Any) -> bool:
-    """Whether a number was read from an answer in percent."""
-    return bool(reading.has(UnevaluatedExpr))
-
-
 def _with_imaginary_unit(*readings: Any) -> tuple:
     """The readings, with i as the imaginary unit."""
     symbols = [
-        reading.free_symbols if isinstance(reading, Basic | MatrixBase) else set()
+        reading.free_symbols if isinstance(reading, sympy.Basic | sympy.MatrixBase) else set()
         for reading in readings
     ]
     if not any(symbol.name == "i" for symbol in set().union(*symbols)):
         return readings
     # Math-Verify makes other symbols of the same names where it reads complex numbers.
     return tuple(
-        reading.xreplace({each: I if each.name == "i" else Symbol(each.name) for each in names})
+        reading.xreplace(
+            {each: sympy.I if each.name == "i" else sympy.Symbol(each.name) for each in names}
+        )
         if names
         else reading
         for reading, names in zip(readings, symbols)
@@ -254,10 +243,10 @@ def _with_imaginary_unit(*readings: Any) -> tuple:
 
 
 def _is_number(reading: Any) -> bool:
-    return isinstance(reading, Expr) and bool(reading.is_number)
+    return isinstance(reading, sympy.Expr) and bool(reading.is_number)
 
 
-def _close(a: Expr, b: Expr) -> bool:
+def _close(a: sympy.Expr, b: sympy.Expr) -> bool:
     """Whether two numbers agree to six decimals, and small ones to six digits."""
     difference = abs((a - b).doit().evalf(20))
     # Infinity is close to itself alone.
@@ -296,17 +285,17 @@ def _decimals(reading: Any) -> int:
     sizes = [size for size in map(_size, _numbers(reading)) if 0 < size < SMALL]
     if not sizes:
         return 0
-    return min(MOST_DECIMALS, DIGITS + math.ceil(-float(log(min(sizes), 10))))
+    return min(MOST_DECIMALS, DIGITS + math.ceil(-float(sympy.log(min(sizes), 10))))
 
 
 def _numbers(reading: Any) -> Iterator[Any]:
     """The largest parts of a reading that are numbers: coefficients, elements, bounds."""
-    if isinstance(reading, MatrixBase):
+    if isinstance(reading, sympy.MatrixBase):
         for element in reading.flat():
             yield from _numbers(element)
-    elif isinstance(reading, Expr) and reading.is_number:
+    elif isinstance(reading, sympy.Expr) and reading.is_number:
         yield reading
-    elif isinstance(reading, Basic):
+    elif isinstance(reading, sympy.Basic):
         for part in reading.args:
             yield from _numbers(part)
 
@@ -351,7 +340,7 @@ def _says_more(
     core: str, answer: list, gold_core: str, gold: list, parsed: Callable[[str], list]
 ) -> bool:
     """Whether the content of a box says more than its reading, or another thing."""
-    is_range = any(isinstance(reading, Set | Rel | And) for reading in gold)
+    is_range = any(isinstance(reading, sympy.Set | sympy.Rel | And) for reading in gold)
     if (
         PATTERN.INEQUALITY.search(core)
         and not is_range
@@ -410,10 +399,10 @@ def _passed_over(core: str, reading: Any, parsed: Callable[[str], list]) -> list
 
 def _atoms(reading: Any) -> Counter:
     """The numbers and names in a reading, and how often each occurs."""
-    parts = reading.flat() if isinstance(reading, MatrixBase) else [reading]
+    parts = reading.flat() if isinstance(reading, sympy.MatrixBase) else [reading]
     found: Counter = Counter()
-    for part in chain.from_iterable(map(preorder_traversal, parts)):
-        if isinstance(part, Number):
+    for part in chain.from_iterable(map(sympy.preorder_traversal, parts)):
+        if isinstance(part, sympy.Number):
             found.update(map(str, abs(part).as_numer_denom()))
         elif not part.args or isinstance(part, AppliedUndef):
             # A name of several letters is a command, or a letter with an index.
@@ -431,7 +420,7 @@ def _passes_over(content: str, reading: Any, gold: list, parsed: Callable[[str],
     `\dim V=42` is a name.
     """
     sides = re.split(r"=(?![^{}]*\})", content)
-    if len(sides) == 1 or any(isinstance(each, Equality) for each in gold):
+    if len(sides) == 1 or any(isinstance(each, sympy.Equality) for each in gold):
         return False
     for side in sides:
         if (
@@ -475,10 +464,10 @@ def _value(core: str) -> str:
 
 def _ranges(answer: list, core: str) -> list:
     """A reading with the union of inequalities that are joined by "or"."""
-    if answer and isinstance(answer[0], FiniteSet) and PATTERN.EITHER.search(core):
+    if answer and isinstance(answer[0], sympy.FiniteSet) and PATTERN.EITHER.search(core):
         parts = answer[0].args
-        if all(isinstance(part, Rel) and len(part.free_symbols) == 1 for part in parts):
-            return [Union(*(part.as_set() for part in parts))]
+        if all(isinstance(part, sympy.Rel) and len(part.free_symbols) == 1 for part in parts):
+            return [sympy.Union(*(part.as_set() for part in parts))]
     return answer
 
 
@@ -489,12 +478,12 @@ def _contradicts_itself(answer: list, gold: list) -> bool:
     """Whether an equation in the answer has two sides that are different numbers, or a chain of
     them says of a second unknown what the gold answer says of one.
     """
-    is_about_one = any(isinstance(reading, Equality) for reading in gold)
+    is_about_one = any(isinstance(reading, sympy.Equality) for reading in gold)
     for reading in answer:
         for sides in map(_worked_out, _chains(reading)):
             if any(_differ(a, b) for a, b in combinations(filter(_is_number, sides), 2)):
                 return True
-            unknowns = {side for side in sides if isinstance(side, Symbol)}
+            unknowns = {side for side in sides if isinstance(side, sympy.Symbol)}
             if is_about_one and len(sides) > 2 and len(unknowns) > 1:
                 return True
     return False
@@ -502,16 +491,18 @@ def _contradicts_itself(answer: list, gold: list) -> bool:
 
 def _chains(reading: Any) -> Iterator[list]:
     """The sides of every equation in a reading: those of a chain a = b = c together."""
-    if isinstance(reading, Equality):
+    if isinstance(reading, sympy.Equality):
         yield list(reading.args)
-    elif isinstance(reading, And) and all(isinstance(part, Equality) for part in reading.args):
+    elif isinstance(reading, And) and all(
+        isinstance(part, sympy.Equality) for part in reading.args
+    ):
         parts = reading._unsorted_args  # in the order in which they were written
         # Math-Verify reads a = b = c as a = b and b = c. Equations that share no
         # side are looked at one by one.
         linked = all(left.rhs == right.lhs for left, right in pairwise(parts))
         sides = [list(part.args) for part in parts]
         yield from [list(chain.from_iterable(sides))] if linked else sides
-    elif isinstance(reading, Basic):
+    elif isinstance(reading, sympy.Basic):
         for part in reading.args:
             yield from _chains(part)
 
@@ -520,11 +511,11 @@ def _worked_out(sides: list) -> list:
     """The sides of an equation, with derivatives and limits of known functions worked out."""
     found = []
     for side in sides:
-        operators = side.atoms(Derivative, Limit)
-        bound = {symbol for each in operators for symbol in each.args[1].atoms(Symbol)}
+        operators = side.atoms(sympy.Derivative, sympy.Limit)
+        bound = {symbol for each in operators for symbol in each.args[1].atoms(sympy.Symbol)}
         if bound and not side.has(AppliedUndef) and side.free_symbols <= bound:
             # What holds for all numbers holds for one.
-            side = side.doit().subs(dict.fromkeys(bound, Number(1) / 7))
+            side = side.doit().subs(dict.fromkeys(bound, sympy.Number(1) / 7))
         found.append(side)
     return found
 

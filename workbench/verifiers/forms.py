@@ -11,7 +11,6 @@ alone.
 
 import re
 import unicodedata
-from collections.abc import Callable
 from fractions import Fraction
 
 from workbench.verifiers.boxes import PATTERN as BOXES
@@ -36,31 +35,24 @@ def _plain(text: str) -> str:
     return unicodedata.normalize("NFKC", text).translate(CHARACTERS)
 
 
-def _as_fraction(sign: str, whole: str, fixed: str, repeated: str) -> str:
+def _without_space(found: re.Match) -> str:
+    return re.sub(r"\\.| ", "", found[0])
+
+
+def _as_fraction(found: re.Match) -> str:
     """A repeating decimal as a fraction: 0.1(6) is (16 - 1) / 90."""
+    sign, whole, fixed = found.groups()[:3]
+    repeated = found[4] or found[5]
     # All digits minus the ones before the repetition, over a nine for each repeated digit and a
     # zero for each digit between the point and the repetition.
-    before = int(whole + fixed or "0")
-    numerator = int(whole + fixed + repeated) - before
+    numerator = int(whole + fixed + repeated) - int(whole + fixed or "0")
     denominator = (10 ** len(repeated) - 1) * 10 ** len(fixed)
     return rf"{sign}\frac{{{numerator}}}{{{denominator}}}"
 
 
-FORMS: tuple[tuple[re.Pattern, Callable[[re.Match], str]], ...] = (
-    (PATTERN.SCIENTIFIC, lambda found: rf"{found[1]}\times 10^{{{int(found[2])}}}"),
-    (PATTERN.SPACED, lambda found: re.sub(r"\\.| ", "", found[0])),
-    (PATTERN.PERCENT, lambda found: rf"{found[1]}\%"),
-    (PATTERN.MIXED, lambda found: _mixed(*found.groups(""))),
-    (
-        PATTERN.REPEATING,
-        lambda found: _as_fraction(found[1], found[2], found[3], found[4] or found[5]),
-    ),
-    (PATTERN.SCALED, lambda found: _scaled(*found.groups())),
-)
-
-
-def _mixed(whole: str, *rest: str) -> str:
-    *parts, percent = rest
+def _mixed(found: re.Match) -> str:
+    """A whole number with a fraction behind it; in percent as one fraction."""
+    whole, *parts, percent = found.groups("")
     above, below = filter(None, parts)
     if not percent:
         return rf"{whole}\frac{{{above}}}{{{below}}}"
@@ -68,14 +60,25 @@ def _mixed(whole: str, *rest: str) -> str:
     return rf"{'-' * whole.startswith('-')}\frac{{{total}}}{{{below}}}\%"
 
 
-def _scaled(number: str, scale: str, rest: str) -> str:
+def _scaled(found: re.Match) -> str:
+    """A number of thousands or millions, written out where that is exact, so that the unit behind
+    it can be read.
+    """
+    number, scale, rest = found.groups()
     zeros = TABLE["zeros"][scale]
     digits, _, decimals = number.replace(",", "").partition(".")
-    # Written out where that is exact, so that the unit behind it can be read.
     if len(decimals) > zeros:
-        return number + scale + rest
+        return found[0]
     rest = rest.lstrip().removesuffix("}")
     return digits + decimals.ljust(zeros, "0") + (rf"\text{{ {rest}}}" if rest.strip() else "")
+
+
+FORMS = {
+    PATTERN.SPACED: _without_space,
+    PATTERN.MIXED: _mixed,
+    PATTERN.REPEATING: _as_fraction,
+    PATTERN.SCALED: _scaled,
+}
 
 
 def readable(answer: str) -> str:
@@ -100,7 +103,7 @@ def readable(answer: str) -> str:
     while answer.startswith("{") and closings(answer).get(1) == len(answer) - 1:
         answer = answer[1:-1].strip()
     answer = PATTERN.DEGREES.sub(r"\1\\frac{\2\\pi}{180}", answer)
-    for pattern, write in FORMS:
+    for pattern, write in FORMS.items():
         found = pattern.fullmatch(answer)
         if found:
             return write(found)

@@ -112,22 +112,24 @@ class Math(Verifier):
         # same pair. That costs time alone.
         unknown = [pair for pair in pairs if pair not in known]
         replies = self.pool.run([{"response": text, "answer": gold} for text, gold in unknown])
-        found = {pair: reply["status"] for pair, reply in zip(unknown, replies)}
-        read = {gold: reply.get("read") for (_, gold), reply in zip(unknown, replies)}
+        found: dict[Pair, str] = {}
+        unusable = []
         with self._keeping:
-            # Before the error below, so that the other verdicts of this batch are not lost. An
-            # uncertain timeout is left out, since another try may give a verdict.
             for pair, reply in zip(unknown, replies):
-                if reply["status"] != UNUSABLE and reply.get("certain", True):
+                found[pair] = reply["status"]
+                if reply["status"] == UNUSABLE:
+                    unusable.append((pair[1], reply["read"]))
+                # Another try may give a verdict in place of a timeout that is not certain.
+                elif reply.get("certain", True):
                     self._kept[keys[pair]] = reply["status"]
             while len(self._kept) > self.cache:
                 del self._kept[next(iter(self._kept))]
-        for (_, gold), status in found.items():
-            if status == UNUSABLE:
-                raise ValueError(
-                    f"answers holds {gold!r}, of which Math-Verify reads {read[gold]}: mathematics "
-                    "that is read whole is needed, such as a plainer form of it"
-                )
+        # The other verdicts of this batch are kept all the same.
+        for gold, read in unusable:
+            raise ValueError(
+                f"answers holds {gold!r}, of which Math-Verify reads {read}: mathematics that is "
+                "read whole is needed, such as a plainer form of it"
+            )
         return known | found
 
     def close(self) -> None:

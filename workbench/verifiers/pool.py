@@ -294,11 +294,10 @@ def environment() -> dict[str, str]:
     """The environment of the workers: this package importable from anywhere, one thread, the same
     hash order every time.
     """
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    path = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     # Where a library walks over a set of texts, the order is the same in every worker.
     alike = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-    return {**os.environ, **alike, "PYTHONPATH": path}
+    return {**os.environ, **alike, "PYTHONPATH": os.pathsep.join(path)}
 
 
 # The server and its workers

@@ -27,6 +27,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+import tomllib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from math import ceil
@@ -46,30 +47,14 @@ START_SECONDS = 60.0  # a start that takes longer has failed
 MOST_OUTPUT = 2**20  # bytes
 MOST_THREADS = 64
 SIGNALLED = 128  # exit codes from here on are signals
-ENVIRONMENT = {
-    "PATH": "/usr/bin:/bin",
-    "HOME": "/",
-    "LANG": "C.UTF-8",
-    "PYTHONUTF8": "1",
-    "PYTHONHASHSEED": "0",
-    "MALLOC_ARENA_MAX": "1",  # otherwise each thread reserves a quarter of the memory allowed
-}
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 # Where systems keep shared libraries.
 LIBRARIES = [f"{place}/lib{bits}" for place in ("", "/usr") for bits in ("", "64", "32")]
 LIBRARIES += ["/nix/store", "/gnu/store"]
 
 # System calls by which a program could get around its limits or its namespaces. Of `clone` and
 # `prctl` an argument decides, see `call_filter`.
-REFUSED = (
-    # new processes, whose memory would be counted one by one
-    *("fork", "vfork"),
-    # memory that the limits do not count
-    *("memfd_create", "shmget", "semget", "msgget"),
-    # sockets that reach out of a virtual machine, and the keys of the user
-    *("socket", "keyctl", "add_key", "request_key"),
-    # further namespaces, and parts of the kernel that no program of a test needs
-    *("unshare", "setns", "bpf", "io_uring_setup", "perf_event_open", "userfaultfd"),
-)
+REFUSED = [call for calls in TABLE["refused_calls"].values() for call in calls]
 # Constants of libseccomp and of Linux.
 ALLOW = 0x7FFF0000
 FAIL = 0x00050000  # plus the number of the error
@@ -218,7 +203,7 @@ class Process(AbstractContextManager):
             stdout=self.output if stdout is None else stdout,
             stderr=self.complaints,
             pass_fds=fds,
-            env=ENVIRONMENT,
+            env=TABLE["environment"],
             cwd="/",
             # A process group of its own, so that `stop` reaches what it has started as well.
             start_new_session=True,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from workbench import config
 from workbench.adapters import check_fits
 from workbench.methods import Method
-from workbench.objectives import check_clipped
+from workbench.objectives import Objective
 from workbench.slots import NEEDS, OF_COURSES
 from workbench.utils.descriptions import describe
 from workbench.utils.validation import brief, instance_of, is_number, unknown_argument, whole_number
@@ -196,13 +196,24 @@ def check(method: Method) -> None:
     if method.needs & MODEL_PASS:
         limits["with a pass of its training model amid a round"] = {"old_logprobs"}
     check_fits(method, "verl", PROVIDES, limits)
-    check_clipped(objective, "verl")
+    check_clipped(objective)
     if has_penalty and objective.loss_aggregation != "token":
         logger.warning(
             "loss_aggregation=%r: verl averages the KL penalty and the entropy bonus over all "
             "rollouts of a mini-batch alike, padding included",
             objective.loss_aggregation,
         )
+
+
+def check_clipped(objective: Objective) -> None:
+    """ValueError unless verl, which has the clipped surrogate alone, can carry the objective."""
+    for name, plain in (("surrogate", "clip"), ("dual_clip", None), ("sampler_correction", None)):
+        value = getattr(objective, name)
+        if value != plain:
+            raise ValueError(
+                f"{name}={value!r}: verl does not carry this part of a method's objective; "
+                f"leave it at {plain!r}"
+            )
 
 
 def _description(method: Method) -> Any:

@@ -148,7 +148,7 @@ class ReplayBuffer(BaseBuffer):
         queue = QueueRound(self, global_steps)
         self.driver.begin(
             global_steps,
-            planned=getattr(self.trainer, "total_training_steps", None),
+            planned=self.trainer.total_training_steps,
             epoch=epoch,
             policy=queue,
             max_new_tokens=self.max_new_tokens,
@@ -188,26 +188,16 @@ class ReplayBuffer(BaseBuffer):
         loader = self.trainer.train_dataloader
         return self.drawn // (len(loader) * loader.batch_size)
 
-    # What the method has learnt, in verl's checkpoints
-
-    def save(self, folder: str | Path) -> None:
-        """Write what the method has learnt into the folder of a checkpoint."""
-        self.driver.save(folder, drawn=self.drawn, known=int(self.verdict.known))
-
     def _restore(self, step: int) -> None:
         """Read what was learnt up to a step, from the checkpoint that verl has resumed."""
         config = self.trainer.config.trainer
         folder = Path(config.default_local_dir) / f"global_step_{step}"
         if config.resume_mode == "resume_path":
             folder = Path(config.resume_from_path)
-        self.load(folder, round=step)
-
-    def load(self, folder: Path, **expected: int) -> None:
-        """Read what `save` wrote; a warning where the checkpoint was made without a method."""
         if not (folder / adapters.FILE).exists():
             logger.warning("%s was made without a method, which begins anew", folder)
             return
-        numbers = self.driver.load(folder, **expected)
+        numbers = self.driver.load(folder, round=step)
         self.drawn = numbers["drawn"]
         self.verdict.known = bool(numbers["known"])
 
@@ -217,7 +207,9 @@ class CheckpointCallback(BaseCallback):
 
     def on_save(self, trainer: Any, global_step: int, checkpoint_dir: str, **further: Any) -> None:
         """Called by the trainer after it has saved."""
-        trainer.replay_buffer.save(checkpoint_dir)
+        buffer = trainer.replay_buffer
+        known = int(buffer.verdict.known)
+        buffer.driver.save(checkpoint_dir, drawn=buffer.drawn, known=known)
 
 
 class QueueRound:
@@ -321,7 +313,8 @@ class QueueRound:
         if buffer.driver.needs & {"entropy", "token_entropy"}:
             entropy = self._model_pass(keys, "entropy")
             columns["token_entropy"] = _ragged(entropy, np.float32)
-            columns["entropy"] = _means(entropy, data["response_mask"])
+            pairs = zip(entropy, data["response_mask"])
+            columns["entropy"] = [float((row * mask).sum() / mask.sum()) for row, mask in pairs]
         return Rollouts(
             names,
             prompt=_ragged(data["prompts"], np.int32),
@@ -348,10 +341,8 @@ class QueueRound:
     def _model_pass(self, keys: list[str], column: str) -> list[torch.Tensor]:
         """What one pass of verl's training model says of each row's tokens, (T,) each."""
         trainer = self.buffer.trainer
-        tags = [self.tags[key] for key in keys]
-        batch = KVBatchMeta(partition_id=TRAIN, keys=keys, tags=tags)
         # verl may fill the batch up with padding rows of its own, which must not stay in the queue.
-        batch = trainer._balance_batch(batch, metrics={})
+        batch = trainer._balance_batch(self._meta(keys), metrics={})
         trainer._compute_old_log_prob(batch, metrics={})
         padding = sorted(set(batch.keys) - set(keys))
         if padding:
@@ -384,13 +375,16 @@ class QueueRound:
         dropped = sorted(set(self.keys) - set(kept))
         tq.kv_clear(partition_id=TRAIN, keys=[*prompts, *dropped])
         # With its key for a uid, a row finds its advantages again, see `functions.from_queue`.
-        tq.kv_batch_put(
-            keys=kept,
-            partition_id=TRAIN,
-            fields=tensordicts.get_tensordict({"uid": kept, ADVANTAGES: _nested(advantages)}),
-        )
-        tags = [self.tags[key] for key in kept]
-        return KVBatchMeta(partition_id=TRAIN, keys=kept, tags=tags)
+        fields = [
+            {"uid": key, ADVANTAGES: torch.as_tensor(row, dtype=torch.float32)}
+            for key, row in zip(kept, advantages)
+        ]
+        _put(kept, fields)
+        return self._meta(kept)
+
+    def _meta(self, keys: list[str]) -> KVBatchMeta:
+        """Rows of the queue as verl's trainer names them."""
+        return KVBatchMeta(partition_id=TRAIN, keys=keys, tags=[self.tags[key] for key in keys])
 
     # Old responses
 
@@ -452,13 +446,14 @@ class QueueRound:
             "min_global_steps": version,
             "max_global_steps": version,
         }
-        tq.kv_batch_put(
-            keys=[key],
-            partition_id=TRAIN,
-            fields=tensordicts.list_of_dict_to_tensordict([fields]),
-            tags=[self.tags[key]],
-        )
+        _put([key], [fields], tags=[self.tags[key]])
         return key
+
+
+def _put(keys: list[str], rows: list[dict[str, Any]], **options: Any) -> None:
+    """Write columns of rows into the queue."""
+    fields = tensordicts.list_of_dict_to_tensordict(rows)
+    tq.kv_batch_put(keys=keys, partition_id=TRAIN, fields=fields, **options)
 
 
 def _group(key: str) -> str:
@@ -489,14 +484,3 @@ def _acc(extra_fields: Any) -> list[Any]:
 def _ragged(column: Any, dtype: Any) -> Ragged:
     """A column of the queue, rows of one length or of many."""
     return Ragged.of([row.cpu().numpy() for row in column], dtype)
-
-
-def _nested(rows: Ragged) -> torch.Tensor:
-    """Rows of different lengths as verl's queue holds them."""
-    tensors = [torch.as_tensor(rows[i], dtype=torch.float32) for i in range(len(rows))]
-    return torch.nested.as_nested_tensor(tensors, layout=torch.jagged)
-
-
-def _means(rows: Sequence[torch.Tensor], masks: Any) -> np.ndarray:
-    """Mean of each row (T,) over its mask, (R,)."""
-    return np.array([float((row * mask).sum() / mask.sum()) for row, mask in zip(rows, masks)])

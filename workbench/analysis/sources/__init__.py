@@ -10,16 +10,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-from workbench.analysis.sources import metrics, records, tables, tensorboard, transformers, wandb
-from workbench.analysis.sources.log import Log
+from workbench.analysis.sources import records, tables, tensorboard, transformers, verl, wandb
+from workbench.analysis.sources.log import Log, highest_rate
 from workbench.records import record_paths
 from workbench.utils.validation import cause_of, check_size
 
 # A directory of TRL may have event files too, so the fuller log comes first.
-SOURCES = (records, transformers, wandb, tensorboard, metrics, tables)
+SOURCES = (records, transformers, wandb, tensorboard, verl, tables)
 NEEDED = (
     "a record, a TRL or transformers output directory, TensorBoard events, an offline W&B run, a "
-    ".jsonl of metrics (verl, OpenRLHF), or a .csv, .tsv, .json or .parquet table"
+    "console log or dumps of verl, or a table of metrics (.jsonl, .csv, .tsv, .json or .parquet)"
 )
 
 
@@ -74,6 +74,7 @@ def _read(kind: Any, path: Path) -> Log:
         ) from error
     if not log.rows:
         raise ValueError(f"{path}: the log is empty; nothing was logged yet")
+    log.rate = log.rate or highest_rate(log.rows)
     named = re.search(r"(?:^|[^a-z])(?:seed|s)[-_=]?(\d+)(?!.*\d)", path.stem.lower())
     if log.seed is None and named:
         log.seed = int(named[1])

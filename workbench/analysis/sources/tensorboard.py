@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workbench.analysis.sources.log import Log, highest_rate
+from workbench.analysis.sources.log import Log
 
 SOURCE = "TensorBoard events"
 FILES = "*.tfevents.*"
@@ -37,4 +37,4 @@ def read(path: Path) -> Log:
                 for e in events.Scalars(tag)
             ]
     rows.sort(key=lambda row: row["wall_time"])
-    return Log(path, SOURCE, rows, rate=highest_rate(rows))
+    return Log(path, SOURCE, rows)

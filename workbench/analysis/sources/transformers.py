@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analysis.sources.log import Log, highest_rate
+from workbench.analysis.sources.log import Log
 
 SOURCE = "TRL or transformers directory"
 STATE = "trainer_state.json"
@@ -31,39 +31,26 @@ def fits(path: Path) -> bool:
 def read(path: Path) -> Log:
     """The log history, and how many completions there were by each step."""
     folder = path.parent if path.is_file() else path
-    log = Log(path, SOURCE, [])
-    states = [path] if path.is_file() else _states(path)
-    if states:
-        state = json.loads(states[-1].read_text(encoding="utf-8"))
-        # The last row has totals of the whole training.
-        log.rows = [row for row in state["log_history"] if "train_runtime" not in row]
-        log.rate = highest_rate(log.rows)
-        if state["global_step"] < state["max_steps"]:
-            log.notes.append(
-                f"it is at step {state['global_step']} of {state['max_steps']}: it is going on, or "
-                "was stopped"
-            )
+    # The directory's own state may be older than a checkpoint of a run that went on.
+    files = [path] if path.is_file() else [path / STATE, *path.glob(f"checkpoint-*/{STATE}")]
+    states = [json.loads(each.read_text(encoding="utf-8")) for each in files if each.exists()]
     by_step = _completions(folder)
     if not states:
-        log.rows = list(by_step.values())
-        log.notes.append(f"it has no {STATE}, so that its completions are read")
+        note = f"it has no {STATE}, so that its completions are read"
+        return Log(path, SOURCE, list(by_step.values()), notes=[note])
+    state = max(states, key=lambda each: each["global_step"])
+    # The last row has totals of the whole training.
+    log = Log(path, SOURCE, [row for row in state["log_history"] if "train_runtime" not in row])
+    if state["global_step"] < state["max_steps"]:
+        log.notes.append(
+            f"it is at step {state['global_step']} of {state['max_steps']}: it is going on, or was "
+            "stopped"
+        )
     # Where not every step has completions their number would be too small.
-    elif {row["step"] for row in log.rows if "reward" in row} <= by_step.keys():
-        log.rows = [
-            {**row, "rollouts": by_step[row["step"]]["rollouts"]} if row["step"] in by_step else row
-            for row in log.rows
-        ]
+    if {row["step"] for row in log.rows if "reward" in row} <= by_step.keys():
+        counts = {step: {"rollouts": each["rollouts"]} for step, each in by_step.items()}
+        log.rows = [{**row, **counts.get(row["step"], {})} for row in log.rows]
     return log
-
-
-def _states(path: Path) -> list[Path]:
-    """The files of the state, the newest last."""
-    found = {}
-    for each in [*path.glob(f"checkpoint-*/{STATE}"), path / STATE]:
-        if each.exists():
-            # The directory's own state may be older than a checkpoint of a run that went on.
-            found[each] = json.loads(each.read_text(encoding="utf-8"))["global_step"]
-    return sorted(found, key=lambda each: found[each])
 
 
 def _completions(folder: Path) -> dict[int, dict[str, Any]]:
@@ -74,9 +61,6 @@ def _completions(folder: Path) -> dict[int, dict[str, Any]]:
     table = pd.concat([pd.read_parquet(each) for each in files])
     names = table.columns.difference(NO_REWARDS)
     rewards = table[names].select_dtypes("number").sum(axis=1)
-    by_step = rewards.groupby(table["step"]).agg(["mean", "size"])
-    totals = by_step["size"].cumsum()
-    return {
-        int(step): {"step": int(step), "reward": mean, "rollouts": int(totals[step])}
-        for step, mean in by_step["mean"].items()
-    }
+    by_step = rewards.groupby(table["step"].astype(int)).agg(["mean", "size"])
+    rows = zip(by_step.index.tolist(), by_step["mean"].tolist(), by_step["size"].cumsum().tolist())
+    return {step: {"step": step, "reward": mean, "rollouts": total} for step, mean, total in rows}

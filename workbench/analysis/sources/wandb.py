@@ -45,7 +45,7 @@ def read(path: Path) -> Log:
         log.notes.append("it has no end: it is going on, was killed, or is damaged")
     if numeric(config.get("seed")):
         log.seed = int(config["seed"])
-    log.rate = highest_rate([config]) or highest_rate(log.rows)
+    log.rate = highest_rate([config])
     return log
 
 

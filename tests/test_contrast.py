@@ -1,0 +1,45 @@
+"""The contrast on a pretrained model: how the pairs of two tasks are read."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import workbench as wb
+from papers import contrast
+from workbench.analysis.curves import read
+from workbench.rollouts import Rollouts
+
+BOARD = Path(__file__).parents[1] / "data" / "runs" / "leaderboard"
+
+
+@pytest.fixture(scope="module")
+def task():
+    found = wb.load_all(*[BOARD / name for name in ("grpo", "ar3po", "grpo-16")])
+    curves = read(found)
+    return {"grpo": curves["grpo"], "ar3po": curves["ar3po"], "grpo-5": curves["grpo-16"]}
+
+
+def test_the_pairs_of_two_tasks_are_read_as_one_trial(task):
+    one = contrast.answer({"sums": task}).set_index(["arm", "against"])
+    both = contrast.answer({"sums": task, "others": task}).set_index(["arm", "against"])
+    pair = ("ar3po", "grpo")
+    assert (one.loc[pair, "pairs"], both.loc[pair, "pairs"]) == (8, 16)
+    assert one.loc[pair, "ratio"] == pytest.approx(both.loc[pair, "ratio"])
+    # The leaderboard has .75 [.70, .81] to .51; the target here is .5.
+    assert one.loc[pair, "ratio"] == pytest.approx(0.75, abs=0.02)
+    assert one.loc[pair, "low"] < both.loc[pair, "low"] < 0.75 < both.loc[pair, "high"]
+    assert (both["p_holm"] >= both["p"]).all()
+
+
+def test_luck_knows_nothing_of_the_answer():
+    texts = [f"the answer is {number}" for number in range(400)]
+    columns = {
+        "problem": np.array(["a"] * 400, dtype=object),
+        "text": np.array(texts, dtype=object),
+    }
+    rollouts = Rollouts.of_columns(columns)
+    drawn = contrast.Luck()(rollouts, None)
+    assert set(drawn) == {0, 1}
+    assert 0.4 < drawn.mean() < 0.6
+    assert (drawn == contrast.Luck()(rollouts, None)).all()

@@ -1,0 +1,155 @@
+"""The columns of logs that are compared: which they are, and the curve of every run.
+
+`columns.toml` has the names that trainers use.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from workbench.analysis.curves import Curve
+from workbench.analysis.sources.log import Log, numeric
+from workbench.utils.validation import brief, one_of
+
+USUAL = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+SMOOTHED = ("smooth", "smoothed", "ema", "running", "moving")
+NO_SEED = -1
+
+
+@dataclass(frozen=True)
+class Along:
+    """A column of costs that were added up by the program that logged them."""
+
+    name: str
+
+    def per_round(self, rounds: pd.DataFrame) -> np.ndarray:
+        """What each logged value cost, (E,)."""
+        return np.diff(rounds[self.name].to_numpy(), prepend=0.0)
+
+
+def curves_of(
+    arms: Mapping[str, Sequence[Log]], x: Any, y: Any, smooth: int
+) -> tuple[dict[str, list[Curve]], str, str, list[str]]:
+    """The curves of all runs, the names of x and y, and what a reader should know of them.
+
+    `x`, `y` and `smooth` are those of `wb.compare`.
+    """
+    runs = [(label, log) for label, group in arms.items() for log in group]
+    (x, costs, which), (y, scores, of) = _chosen("x", x, runs), _chosen("y", y, runs)
+    notes = [f"x is {x}{which}, y is {y}{of}."]
+    if x == "step":
+        notes.append(
+            "Steps count as equal, although those of two trainers may hold other numbers "
+            "of rollouts."
+        )
+    if smooth > 1:
+        notes.append(f"Scores are means of {smooth} logged values.")
+    if not words(y).isdisjoint(SMOOTHED):
+        notes.append(f"{y} was smoothed before it was logged, and so lags behind.")
+    curves: dict[str, list[Curve]] = {label: [] for label in arms}
+    gaps = set()
+    for (label, log), cost, score in zip(runs, costs, scores):
+        places, values = _points(log, cost, score)
+        gaps.add(round(float(np.median(np.diff(places))), 9))
+        values = pd.Series(values).rolling(smooth, min_periods=1).mean().to_numpy()
+        numbers = np.arange(1, len(places) + 1)
+        seed = NO_SEED if log.seed is None else log.seed
+        table = pd.DataFrame({"round": numbers, x: places})
+        curves[label].append(Curve(label, seed, numbers, values, table, log.path))
+    if len(gaps) > 1:
+        texts = [f"{gap:g}" for gap in sorted(gaps)]
+        notes.append(
+            f"Runs logged every {', '.join(texts[:4])} {x}; between two logged values a score is "
+            "linear."
+        )
+    # What is true of many runs is said once.
+    told: dict[str, list[Path]] = {}
+    for _, log in runs:
+        for note in log.notes:
+            told.setdefault(note, []).append(log.path)
+    for note, paths in told.items():
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        notes.append(f"{paths[0]}{more}: {note}.")
+    return curves, x, y, notes
+
+
+def words(name: str) -> set[str]:
+    """The words of a column's name, such as eval and loss of eval/loss."""
+    return set(re.split(r"[^a-z]+", name.lower()))
+
+
+def _chosen(what: str, given: Any, runs: Sequence[tuple[str, Log]]) -> tuple[str, list[str], str]:
+    """The name of x or y, the column of every run, and which these are where they differ."""
+    labels = [label for label, _ in runs]
+    if given is not None:
+        by_label = given if isinstance(given, Mapping) else dict.fromkeys(labels, given)
+        columns = [by_label.get(label) for label in labels]
+        for column, (_, log) in zip(columns, runs):
+            one_of(what, column, log.columns)
+        return " and ".join(dict.fromkeys(columns)), columns, ""
+    for name, patterns in USUAL[what].items():
+        found = [_first(log.columns, patterns) for _, log in runs]
+        columns = [column for column in found if column]
+        if len(columns) < len(runs):
+            continue
+        if len(set(columns)) > 1:
+            pairs = dict.fromkeys(zip(columns, labels))
+            return name, columns, f" ({', '.join(f'{c} of {label}' for c, label in pairs)})"
+        return (columns[0] if what == "y" else name), columns, ""
+    there = {label: f"{label} has {brief(log.columns, 160)}" for label, log in runs}
+    raise ValueError(
+        f"{what}: no usual name that all runs have; say {what}=..., {'; '.join(there.values())}"
+    )
+
+
+def _first(columns: Sequence[str], patterns: Sequence[str]) -> str | None:
+    """The first column that fits the first pattern that any fits."""
+    fitting = (c for pattern in patterns for c in columns if fnmatchcase(c.lower(), pattern))
+    return next(fitting, None)
+
+
+def _points(log: Log, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
+    """Places and values of one run, rising; what was mended is added to its notes."""
+    at = np.nan
+    points = []
+    for row in log.rows:
+        # Rows of an evaluation may lack a cost that rows of training have.
+        at = row[x] if numeric(row.get(x)) and np.isfinite(row[x]) else at
+        if numeric(row.get(y)) and np.isfinite(at):
+            points.append((float(at), float(row[y])))
+    finite = [point for point in points if np.isfinite(point[1])]
+    if len(finite) < len(points):
+        ends = "" if np.isfinite(points[-1][1]) else ", the last one among them"
+        log.notes.append(
+            f"{len(points) - len(finite)} of {len(points)} values of {y} are no finite "
+            f"number and are left out{ends}"
+        )
+    kept: list[tuple[float, float]] = []
+    back = 0
+    for point in finite:
+        back += bool(kept) and point[0] < kept[-1][0]
+        while kept and kept[-1][0] >= point[0]:
+            kept.pop()
+        kept.append(point)
+    if back:
+        log.notes.append(
+            f"{x} goes back {back} times, as where a run was started again; what was logged "
+            "last counts"
+        )
+    if len(kept) < 2:
+        raise ValueError(
+            f"{log.path}: {len(kept)} finite values of {y!r} along {x!r}; at least two are needed"
+        )
+    places, values = np.array(kept).T
+    if places[0] < 0:
+        raise ValueError(f"{log.path}: {x}={places[0]:g}; a cost is at least 0")
+    return places, values
