@@ -535,7 +535,11 @@ def test_dps_lets_problems_move_on_while_they_are_not_visited():
     dps.memory["a"][1:] = [[0.8, 0.2, 1e-9], [0.3, 0.4, 0.3], [0.2, 0.3, 0.5]]
     dps.feedback(table(b="01", round=2), Context(round=2))
     assert dps.memory["a"][0] == pytest.approx([0.8, 0.2, 0], abs=1e-6)
-    assert dps.predicted(["a"])[0] == pytest.approx([0.7, 0.24, 0.06], abs=1e-6)
+    # The counts have decayed too: .7 of what they were and .3 of the prior, which is 1.
+    assert dps.memory["a"][1:] == pytest.approx(
+        np.array([[0.86, 0.44, 0.3], [0.51, 0.58, 0.51], [0.44, 0.51, 0.65]]), abs=1e-6
+    )
+    assert dps.predicted(["a"])[0] == pytest.approx([0.49375, 0.2925, 0.21375], abs=1e-6)
 
 
 def test_dps_takes_mixed_problems_then_new_ones_then_all_others():

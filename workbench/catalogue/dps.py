@@ -8,11 +8,12 @@ takes the problems with the greatest predicted chance of being mixed,
 $$P(\text{mixed}) = \sum_i b_i\, \frac{\alpha_{i,\text{mixed}}}{\sum_j \alpha_{ij}}.$$
 
 When a problem is visited, its state is seen and the transition into it is counted. After one mixed
-group the prediction for a problem is .3 for all wrong, .4 for mixed and .3 for all right. Old
-counts decay towards 1, and in a round without a visit the chances move on by the transitions; both
-are our reading. In the default lab a run with it learns slowly, since it draws the same few
-problems again and again: in 24 rounds it drew 116 of the 512, where GRPO drew each of them
-(`13_course`). *Notes on the released code.*
+group the prediction for a problem is .3 for all wrong, .4 for mixed and .3 for all right. In every
+round the counts of every problem decay towards 1, and the chances of a problem that was not visited
+move on by the transitions, as in the released code. The recorded runs are of an earlier version,
+whose counts decayed at a visit only. There it learns slowly in the default lab, because it draws
+the same few problems again and again: in 24 rounds it drew 116 of the 512, where GRPO drew each of
+them (`13_course`). *The released code.*
 """
 
 from collections.abc import Sequence
@@ -39,18 +40,19 @@ class Dps(OverPool):
     them from round to round. For each problem the chance of each state is kept, and a count of each
     transition with a prior of 1. A visit shows the state. One transition into it is then counted,
     in parts: each earlier state gets the part that is the probability of having come from it. In a
-    round without a visit the chances are moved on by the estimated transition probabilities.
+    round without a visit the chances are moved on by the estimated transition probabilities. The
+    counts decay towards their prior in every round, with a visit or without.
 
     Attributes
     ----------
     decay : float
-        Factor on the counts at each visit.
+        Factor on the counts in every round.
 
     References
     ----------
-    DPS (arXiv 2603.10887) and its released code: decay .7 on MATH. Four things are our reading: the
-    counts decay towards their prior; chances move on in every round; the whole pool is compared; of
-    equal problems the one that is earlier in the order of the first epoch is taken.
+    DPS (arXiv 2603.10887) and its released code: decay .7 on MATH. Two things are our reading: the
+    whole pool is compared; of equal problems the one that is earlier in the order of the first
+    epoch is taken.
     """
 
     decay: Share = 0.7
@@ -87,9 +89,9 @@ class Dps(OverPool):
         for key, moved in zip(ids, self._transitions(ids)):
             memory = np.array(self.memory.get(key, UNSEEN))
             memory[0] = moved.sum(axis=0)
+            memory[1:] = self.decay * memory[1:] + (1 - self.decay) * UNSEEN[1:]
             if key in seen:
                 state = seen[key]
-                memory[1:] = self.decay * memory[1:] + (1 - self.decay) * UNSEEN[1:]
                 memory[1:, state] += moved[:, state] / moved[:, state].sum()
                 memory[0] = np.arange(3) == state
             self.memory[key] = memory
