@@ -223,7 +223,8 @@ def booleans(name: str, values: Any) -> np.ndarray:
     """A vector (R,) of True and False as bool; 0 and 1 pass too. ValueError otherwise."""
     values = np.asarray(values)
     if values.ndim != 1:
-        raise ValueError(f"{name}: shape {values.shape}; one True or False a rollout is needed")
+        needed = "one True or False for each rollout, (R,), is needed"
+        raise ValueError(f"{name}: shape {values.shape}; {needed}")
     good = (values == 0) | (values == 1)
     if not np.all(good):
         row = int(np.argmin(good))
