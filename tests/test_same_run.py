@@ -227,7 +227,7 @@ def test_another_device_is_refused_before_a_round(tmp_path, monkeypatch):
         made = made_on(device)
         return {**made, "hardware": {**made["hardware"], "device": "cuda:0"}}
 
-    monkeypatch.setattr("workbench.run.made_on", on_a_gpu)
+    monkeypatch.setattr(manifest, "made_on", on_a_gpu)
     with pytest.raises(ValueError, match=r"hardware\.device: 'cuda:0', 'cpu'"):
         go(run(small_lab(), tmp_path), 2)
     assert len(wb.load(tmp_path).rounds) == 1
