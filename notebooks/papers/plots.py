@@ -101,9 +101,10 @@ KINDS = {"alike": "#949494", "rescued": "#d55e00", "partial": "#e3a86b", "high":
 VERDICTS = {
     "agrees": "#029e73",
     "smaller than published": "#8fd0b8",
-    "none seen": "#f2c48d",
+    "published size excluded": "#f2c48d",
     "disagrees": "#d55e00",
     "cannot tell": "#d0d0d0",
+    "by definition": "#9cc3e6",
 }
 NEAR = 0.03  # decades: dots nearer to one another than this share a name
 
@@ -873,7 +874,7 @@ def verdicts(
         drawn = ax.table(
             cells.to_numpy().tolist(),
             colLabels=list(cells),
-            colWidths=[0.11, 0.37, 0.16, 0.17, 0.05, 0.19],
+            colWidths=[0.1, 0.33, 0.13, 0.12, 0.16, 0.04, 0.19],
             cellLoc="left",
             colLoc="left",
             bbox=(0, 0, 1, 1),

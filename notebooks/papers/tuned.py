@@ -319,13 +319,14 @@ def verdict_table(found: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame, a row a claim
-        claim, published, at one rate and its verdict, tuned, seeds and verdict.
+        claim, published, scaled, at one rate and its verdict, tuned, seeds and verdict.
     """
     texts = verdict_texts(found)
     return pd.DataFrame(
         {
             "claim": texts["claim"],
             "published": texts["published"],
+            "scaled": texts["scaled"],
             "at one rate": before["here_one_rate"].to_numpy(),
             "verdict at one rate": before["verdict_one_rate"].to_numpy(),
             "tuned": texts["here"],
@@ -392,8 +393,8 @@ def headlines(found: pd.DataFrame, before: pd.DataFrame, folder: Path) -> pd.Dat
     Returns
     -------
     DataFrame, a row a claim
-        paper, claim, published, regime, learning rates (of the arm and of its baseline, for each of
-        the pairs that are averaged), here, verdict and at one rate.
+        paper, claim, published, scaled, regime, learning rates (of the arm and of its baseline, for
+        each of the pairs that are averaged), here, verdict and at one rate.
 
     Raises
     ------
@@ -424,6 +425,7 @@ def headlines(found: pd.DataFrame, before: pd.DataFrame, folder: Path) -> pd.Dat
                 "paper": tuned["paper"],
                 "claim": tuned["claim"],
                 "published": tuned["published"],
+                "scaled": tuned["scaled"],
                 "regime": where,
                 "learning rates": "; ".join(rates),
                 "here": tuned["here"],
