@@ -844,7 +844,7 @@ def verdicts(
     table: pd.DataFrame,
     *,
     digits: int = 1,
-    wrap: int = 44,
+    wrap: int = 41,
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
@@ -861,7 +861,8 @@ def verdicts(
     title : str, optional
     ax : Axes, optional
     """
-    shown = verdict_table(table, digits)
+    # The sizes that are scaled to this lab stand in the table of the notebook.
+    shown = verdict_table(table, digits).drop(columns="scaled")
     shown["claim"] = [textwrap.fill(text.replace("$", r"\$"), wrap) for text in shown["claim"]]
     shown[["paper", "published"]] = shown[["paper", "published"]].map(plain)
     kinds = [verdict_kind(text) for text in table["verdict"]]
@@ -874,7 +875,7 @@ def verdicts(
         drawn = ax.table(
             cells.to_numpy().tolist(),
             colLabels=list(cells),
-            colWidths=[0.1, 0.33, 0.13, 0.12, 0.16, 0.04, 0.19],
+            colWidths=[0.115, 0.36, 0.16, 0.17, 0.05, 0.195],
             cellLoc="left",
             colLoc="left",
             bbox=(0, 0, 1, 1),

@@ -52,11 +52,8 @@ __all__ = [
     "verdict_table",
 ]
 
-# FLOPs as a trainer counts them that computes every selected rollout, also those without a
-# gradient, as the papers' trainers do.
-EVERYTHING_TRAINED = cost.CostModel(
-    cost.FLOP_PRICE, "selected", label="FLOPs with every rollout trained"
-)
+# As the papers' trainers count.
+EVERYTHING_TRAINED = cost.MACHINES["flops-all"]
 
 
 NO_TUNED_RUN = Finding(reason="no tuned run")
