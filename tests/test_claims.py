@@ -172,10 +172,10 @@ class TestPairs:
             measured_by=accuracy(**PAIR, unit="round"),
         )
         [finding] = findings([scaled], runs)
-        assert finding.gain == pytest.approx(20)
+        assert finding.gain.values == pytest.approx([20, 20])
         assert scaled.published_edge(20) == 4
         by_arm = accuracy(**PAIR, unit="round", gain_of="arm")
-        assert by_arm.gain(runs) == pytest.approx(40)
+        assert by_arm.gain(runs).value == pytest.approx(40)
 
 
 class TestWhatCannotBeTold:

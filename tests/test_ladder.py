@@ -56,6 +56,7 @@ def of_sizes(ratios, points):
     """A table as `rungs.effects` gives it, from the values of the same methods on every rung."""
     rows = {
         (size, name): {"ratio": ratio, "low": ratio - 0.1, "high": ratio + 0.1}
+        | {"rounds": 1 / ratio, "a_round": ratio**2}
         | {"points": gain, "points_low": gain - 1, "points_high": gain + 1}
         for size in ratios
         for name, ratio, gain in zip(rungs.ARMS.values(), ratios[size], points[size])
@@ -78,9 +79,14 @@ def test_orders_of_rungs_are_compared_by_ranks():
     points = {"small": [1, 2, 3, 4, 5, 6, 7], "large": [7, 6, 5, 4, 3, 2, 1]}
     found = rungs.correlations(of_sizes(ratios, points))
     sizes = found[(found["first"] == "small") & (found["second"] == "large")]
-    assert sizes["correlation"].tolist() == pytest.approx([1, -1])
+    assert sizes["measure"].tolist() == list(rungs.MEASURES)
+    assert sizes["correlation"].tolist() == pytest.approx([1, 1, -1])
     # Two of the 7! orders of seven methods agree as strongly: the same one and its reverse.
-    assert sizes["p"].tolist() == pytest.approx([2 / 5040] * 2)
+    assert sizes["p"].tolist() == pytest.approx([2 / 5040] * 3)
+    # What is known before any training stands beside every rung.
+    trivial = found[found["first"] == rungs.SAMPLED]
+    assert trivial["second"].tolist() == ["small", "large"]
+    assert trivial["correlation"].tolist() == pytest.approx([1, 1])
     papers = found[found["second"] == rungs.PAPERS]
     assert set(papers["methods"]) == {5} and set(papers["measure"]) == {"accuracy at equal rounds"}
 
@@ -101,6 +107,13 @@ def test_every_rung_has_every_method_with_its_seeds():
     assert list(table.index.unique("size")) == list(rungs.RUNGS)
     assert (table.groupby("size").size() == len(rungs.ARMS)).all()
     assert (table["seeds"] >= 3).all()
+    # Rollouts are what is sampled in a round, times rounds.
+    assert table["ratio"] / table["rounds"] == pytest.approx(table["a_round"], rel=0.35)
+    spread = rungs.intervals(ladder_of_records, resamples=200)
+    assert (spread["low"] < spread["high"]).all() and spread.abs().to_numpy().max() <= 1
+    low, high = spread.loc[("rollouts to the target", "0.10 million", "135 million")]
+    assert low < 0.75 and high > 0.95, "six seeds say little of an order"
+    assert spread.loc[("rollouts to the target", rungs.SAMPLED)].shape == (3, 2)
     other = rungs.effects(
         rungs.shelves(wb.labs.shipped("runs"), rungs.OTHER_TASK, rungs.OTHER_ARMS)
     )

@@ -39,6 +39,7 @@ def columns(rounds, sampled, trained, right=0.25, wrong=0.5):
         "problems": [32] * rounds,
         "selected": [256] * rounds,
         "tokens_sampled": [sampled] * rounds,
+        "tokens_selected": [sampled] * rounds,
         "tokens_trained": [trained] * rounds,
         "all_positive": [right] * rounds,
         "all_negative": [wrong] * rounds,
@@ -172,13 +173,15 @@ def test_the_figure_has_the_ratios_of_the_table(groups):
 
 def test_the_table_in_markdown(groups):
     """What cannot be said stays empty, and an interval without an end says so."""
-    table = analysis.table(groups, target=0.5)
+    table = analysis.table(groups, target=0.5, units=analysis.FAIR_UNITS)
     text = leaderboards.markdown(table.assign(changes=pd.Series({"fast": "allocator"})))
     head, _, grpo, fast, slow = text.split("\n")
-    assert head.startswith("| method | changes | rollouts | FLOPs |")
-    assert grpo == "| `grpo` |  | 1 | 1 | the baseline |  | 3 of 3 |  |"
+    assert head.startswith("| method | changes | rollouts | FLOPs | FLOPs, all rows |")
+    assert grpo == "| `grpo` |  | 1 | 1 | 1 | the baseline |  | 3 of 3 |  |"
     ratio = "1.02 [0.97, 1.07]"
-    assert fast == f"| `fast` | allocator | {ratio} | {ratio} | alike | 0.45 | 3 of 3 | 9 |"
+    assert (
+        fast == f"| `fast` | allocator | {ratio} | {ratio} | {ratio} | alike | 0.45 | 3 of 3 | 9 |"
+    )
     assert ", open] | open | 1 | 0 of 3 |  |" in slow
 
 
@@ -204,8 +207,24 @@ def test_pairs_of_methods_and_which_of_them_turned(groups):
     assert found[["cheaper", "dearer"]].to_numpy().tolist() == [["slow", "grpo"], ["fast", "grpo"]]
     assert found["before"].tolist() == [0.5, 0.5]
     assert found["now"].tolist() == [2.0, 1.25]
+    assert pairs["arrived"].tolist() == [True, False, False]
     tau = leaderboards.rank_correlation(pd.Series({"a": 1, "b": 2}), pd.Series({"b": 1, "a": 3}))
     assert tau == pytest.approx(-1)
+
+
+def test_effects_and_spread_are_told_apart(tmp_path):
+    """A tenth more cost is seen where four seeds are alike, and not where they vary."""
+    rng = np.random.default_rng(0)
+    made = {}
+    for name, spread in (("before", 0.01), ("after", 0.6)):
+        for label, pace in (("one", 1.0), ("two", 0.9)):
+            for seed in range(4):
+                speed = pace * np.exp(spread * rng.standard_normal())
+                scores = np.minimum(0.2 + 0.05 * speed * np.arange(0, 13), 0.95)
+                curve(tmp_path / name, label, seed, scores)
+        made[name] = read(load_all(tmp_path / name))
+    found = leaderboards.apart(made["before"], made["after"], (0.5, 0.5))
+    assert found.loc["before", "before"] == 1 and found.loc["before", "after"] == 0
 
 
 def test_a_missing_baseline_is_named(groups):

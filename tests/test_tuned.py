@@ -148,7 +148,7 @@ def test_a_table_of_verdicts_has_both_measurements():
     found = judge(claims, [Finding(values), Finding(reason="no tuned run")])
     before = tuned.one_rate(judge(claims, [Finding(reason="no run"), Finding(values)]))
     table = tuned.verdict_table(found, before)
-    assert table.loc[0].tolist() == ["seen", "+1", "", "", "+1.0 [0.8, 1.2]", "3", "agrees"]
+    assert table.loc[0].tolist() == ["seen", "+1", "", "", "", "+1.0 [0.8, 1.2]", "3", "agrees"]
     assert table.loc[1, ["at one rate", "verdict at one rate"]].tolist() == [
         "+1.0 [0.8, 1.2]",
         "agrees",

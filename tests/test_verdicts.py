@@ -25,14 +25,14 @@ class TestRule:
             (0.1, 0.3, 0.4, "smaller than published"),
             (-0.1, 0.3, None, "cannot tell"),
             (-0.1, 0.3, 0.2, "cannot tell"),
-            (-0.1, 0.3, 0.4, "none seen"),
+            (-0.1, 0.3, 0.4, "published size excluded"),
             (-0.3, -0.1, None, "disagrees"),
             (-0.3, -0.1, 0.4, "disagrees"),
             (0.0, 0.3, None, "cannot tell"),  # a bound that is touched is not cleared
             (-0.3, 0.0, None, "cannot tell"),
-            (-0.3, 0.0, 0.4, "none seen"),
+            (-0.3, 0.0, 0.4, "published size excluded"),
             (0.1, math.inf, 0.4, "agrees"),
-            (-math.inf, 0.3, 0.4, "none seen"),
+            (-math.inf, 0.3, 0.4, "published size excluded"),
             (math.nan, math.nan, None, "cannot tell"),
         ],
     )
@@ -41,7 +41,7 @@ class TestRule:
 
     def test_an_interval_without_the_published_size_sees_none(self):
         """-.1 [-.5, .3] excludes the published +1.9, which the sign alone did not see."""
-        assert verdict(-0.5, 0.3, published=1.9) == "none seen"
+        assert verdict(-0.5, 0.3, published=1.9) == "published size excluded"
 
     def test_a_match_is_a_bound_below_zero(self):
         assert verdict(-0.8, 0.4, bound=-1.0) == "agrees"
@@ -59,7 +59,7 @@ class TestRule:
     @given(NUMBERS, NUMBERS, st.floats(0.001, 10))
     def test_a_published_size_only_refines(self, a, b, published):
         low, high = sorted((a, b))
-        finer = {"smaller than published": "agrees", "none seen": "cannot tell"}
+        finer = {"smaller than published": "agrees", "published size excluded": "cannot tell"}
         refined = verdict(low, high, published=published)
         assert finer.get(refined, refined) == verdict(low, high)
 
@@ -75,13 +75,14 @@ class TestRule:
         with pytest.raises(ValueError, match=says):
             call()
 
-    def test_there_are_five(self):
+    def test_there_are_six(self):
         assert set(verdicts.VERDICTS) == {
             "agrees",
             "smaller than published",
-            "none seen",
+            "published size excluded",
             "disagrees",
             "cannot tell",
+            "by definition",
         }
         assert verdicts.kind("cannot tell: no runs of x") == "cannot tell"
 
@@ -130,11 +131,11 @@ class TestJudge:
         [row] = judge([claim], [seen(1, 2, 3)]).to_dict("records")
         assert row["here"] == 2
         assert [row["low"], row["high"]] == pytest.approx([-0.484, 4.484], abs=0.001)
-        assert (row["n"], row["expected"], row["alone"]) == (3, 9, "none seen")
+        assert (row["n"], row["expected"], row["alone"]) == (3, 9, "published size excluded")
         assert row["p"] == pytest.approx(0.0742, abs=0.001)
         # Two tests are in the family: is it 0 (p .074), and is it 9 (p .0067)?
         assert row["p_holm"] == pytest.approx(row["p"])
-        assert row["verdict"] == "none seen"
+        assert row["verdict"] == "published size excluded"
 
     def test_a_claim_that_something_is_smaller_is_turned_around(self):
         claim = Claim("AERO", "saves, %", sizes=(-50.0, -47.0), direction="below")
@@ -180,11 +181,11 @@ class TestJudge:
                 "smaller than published": {
                     "smaller than published",
                     "agrees",
-                    "none seen",
+                    "published size excluded",
                     "cannot tell",
                 },
-                "none seen": {"none seen", "cannot tell"},
-                "disagrees": {"disagrees", "none seen", "cannot tell"},
+                "published size excluded": {"published size excluded", "cannot tell"},
+                "disagrees": {"disagrees", "published size excluded", "cannot tell"},
                 "cannot tell": {"cannot tell"},
             }
             assert within in weaker[alone]
@@ -204,6 +205,48 @@ class TestJudge:
     def test_each_claim_needs_a_finding(self):
         with pytest.raises(ValueError, match="2 claims and 1 findings"):
             judge([Claim("A", "a"), Claim("A", "b")], [Finding()])
+
+
+class TestScaledSizes:
+    """A published gain is scaled by what the baseline gains here, which has an error of its own."""
+
+    CLAIM = Claim("A", "gains", sizes=(2.0,), published_gain=(20.0,))
+
+    def test_an_exact_scale_and_one_that_varies(self):
+        """+2 where the baseline gains 20 is +4 where it gains 40: 1.4 [.9, 1.9] excludes it.
+
+        A baseline that gains 40 on average and from 8 to 72 does not exclude it.
+        """
+        values = np.array([1.1, 1.4, 1.7, 1.4])
+        exact = Finding(Measurement(values), Measurement(np.full(4, 40.0)))
+        varied = Finding(Measurement(values), Measurement(np.array([72.0, 8.0, 56.0, 24.0])))
+        found = judge([self.CLAIM, self.CLAIM], [exact, varied])
+        assert found["expected"].tolist() == pytest.approx([4, 4])
+        assert found["alone"].tolist() == ["smaller than published", "agrees"]
+        # The sizes of the seeds are 7.2, .8, 5.6 and 2.4.
+        assert found.loc[1, ["expected_low", "expected_high"]].tolist() == pytest.approx(
+            [-0.648, 8.648], abs=0.001
+        )
+        assert verdicts.table(found)["scaled"].tolist() == ["+4.0 [4.0, 4.0]", "+4.0 [-0.6, 8.6]"]
+
+    def test_a_size_that_is_not_scaled_has_no_interval(self):
+        found = judge([Claim("A", "gains", sizes=(2.0,))], [seen(1.0, 1.1, 0.9)])
+        assert verdicts.table(found)["scaled"].tolist() == [""]
+
+
+class TestByDefinition:
+    def test_what_follows_from_a_definition_is_no_evidence(self):
+        options = {"sizes": (-50.0,), "direction": "below", "by_definition": True}
+        claims = [Claim("A", f"saves {i}, %", **options) for i in range(3)]
+        found = judge(claims, [seen(-55, -54, -56), seen(-20, -21, -22), seen(20, 21, 22)])
+        # Where it comes out on the other side, the definition was not what was thought.
+        expected = ["by definition", "by definition: smaller than published", "disagrees"]
+        assert found["alone"].tolist() == expected
+        assert found["verdict"].map(verdicts.kind).tolist() == [
+            "by definition",
+            "by definition",
+            "disagrees",
+        ]
 
 
 class TestFiles:

@@ -33,7 +33,7 @@ from workbench.analysis.comparisons import at_budget
 from workbench.analysis.curves import Unit, read
 from workbench.analysis.intervals import Measurement, mean_interval
 from workbench.analysis.metrics import finite
-from workbench.analysis.runs import arms
+from workbench.analysis.runs import arms, by_seed
 from workbench.labs import Lab, shipped
 from workbench.methods import Method
 from workbench.plots.style import INK, PALETTE, SOFT, heading, looks, seeds, style
@@ -1457,7 +1457,10 @@ def _above(arm: str, baseline: str, y: str = "accuracy", at: int | None = None) 
         ours, rival = found.runs[arm], found.runs[baseline]
         gain = accuracy_gain(ours, rival, "round", at, y=y)
         last = at or min(int(record.evals["round"].max()) for record in (*ours, *rival))
-        return Finding(gain, _gained(rival, y, last))
+        both = (by_seed(ours), by_seed(rival))
+        common = sorted(both[0].keys() & both[1].keys())
+        gains = [_gained([both[1][seed]], y, last) for seed in common]
+        return Finding(gain, Measurement(np.array(gains)))
 
     return quantity
 

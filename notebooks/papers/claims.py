@@ -13,7 +13,7 @@ import pandas as pd
 
 from papers.measures import Runs
 from papers.published_claims import CLAIMS
-from papers.verdicts import Claim, Finding, here, judge, kind, read
+from papers.verdicts import Claim, Finding, here, judge, kind, marked, read
 from workbench.analysis.intervals import LEVEL
 from workbench.utils.validation import one_of
 
@@ -69,7 +69,7 @@ def _finding(claim: Claim, runs: Runs, level: float) -> Finding:
     measured = how.measured(runs, level)
     # Only published sizes that are scaled need the gain, and claims without it may have no
     # baseline.
-    return Finding(measured, how.gain(runs) if claim.published_gain else None)
+    return Finding(measured, how.gain(runs, level) if claim.published_gain else None)
 
 
 def at_one_rate(claims: Sequence[Claim], path: Any) -> pd.DataFrame:
@@ -91,5 +91,5 @@ def at_one_rate(claims: Sequence[Claim], path: Any) -> pd.DataFrame:
     rows = []
     for claim in claims:
         row = before.loc[(claim.paper, claim.one_rate)] if claim.one_rate else None
-        rows.append(("", "") if row is None else (here(row), kind(row["verdict"])))
+        rows.append(("", "") if row is None else (here(row), marked(claim, kind(row["verdict"]))))
     return pd.DataFrame(rows, columns=["here_one_rate", "verdict_one_rate"])

@@ -57,7 +57,8 @@ def all_pairs(
     -------
     DataFrame, a row for each pair (first, second)
         ratio of the first one's cost to that of the second, low and high; p, 1 where too few runs
-        reached the target and NaN with a single pair; p_holm, corrected for the number of pairs;
+        reached the target and NaN with a single pair; arrived, whether all runs of both reached it;
+        p_holm, corrected for the number of pairs;
         and lower: the label of the one that costs less where p_holm is at most .05, else "".
     """
     crossed = {label: crossings(dict(of), target, unit) for label, of in curves.items()}
@@ -69,6 +70,7 @@ def all_pairs(
             "low": ratio.low,
             "high": ratio.high,
             "p": ratio.p_value(1.0),
+            "arrived": not (ratio.censored or ratio.censored_baseline),
         }
     table = pd.DataFrame.from_dict(rows, orient="index")
     table.index = pd.MultiIndex.from_tuples(table.index, names=["first", "second"])
@@ -112,6 +114,56 @@ def turned(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
     )
     found = found[found["now"] > 1]
     return found.sort_values("now", ascending=False).reset_index(drop=True)
+
+
+def apart(
+    before: Mapping[str, Mapping[int, Curve]],
+    after: Mapping[str, Mapping[int, Curve]],
+    targets: tuple[float, float],
+    unit: str | Unit = "rollouts",
+) -> pd.DataFrame:
+    """How many pairs are decided, by whose effects and whose spread from seed to seed.
+
+    A pair is decided by the size of a difference and by how much it differs from seed to seed. Here
+    each comes from either of two sets of runs: Student's test of the mean of one set with the
+    deviation of the other, after Holm's correction over all pairs. A run that did not reach the
+    target counts as if it had at its end, so that all pairs can be counted. This says why fewer are
+    decided, and decides none.
+
+    Parameters
+    ----------
+    before, after : dict from label to a dict from seed to Curve
+        The same methods, with as many seeds.
+    targets : (float, float)
+        Held-out accuracies of the two.
+    unit : str or Unit
+
+    Returns
+    -------
+    DataFrame (effects x spread)
+        Numbers of pairs; "before" and "after" are rows and columns.
+    """
+    logs = {}
+    for name, curves, target in zip(("before", "after"), (before, after), targets):
+        crossed = {label: crossings(dict(of), target, unit) for label, of in curves.items()}
+        for first, second in itertools.combinations(sorted(crossed), 2):
+            ratio = ratio_to_target(*of_common_seeds(crossed[first], crossed[second]))
+            logs[name, first, second] = np.log(ratio.values)
+    parts = {
+        name: np.array([logs[key] for key in logs if key[0] == name])
+        for name in ("before", "after")
+    }
+    counts = {}
+    for effects, of_effects in parts.items():
+        for spread, of_spread in parts.items():
+            seeds = of_spread.shape[1]
+            error = of_spread.std(axis=1, ddof=1) / np.sqrt(seeds)
+            p = 2 * stats.t.sf(np.abs(of_effects.mean(axis=1)) / error, seeds - 1)
+            counts[effects, spread] = int((holm(p) <= LEVEL).sum())
+    table = pd.Series(counts).unstack()
+    return table.rename_axis(index="effects", columns="spread").loc[
+        ["before", "after"], ["before", "after"]
+    ]
 
 
 def rank_correlation(before: pd.Series, after: pd.Series) -> float:
@@ -285,17 +337,18 @@ def markdown(table: pd.DataFrame) -> str:
     Returns
     -------
     str
-        A line a method: its label, what it changes, the ratios of rollouts and of FLOPs to the
-        target with their intervals, the verdict, p after Holm's correction, how many runs
-        reached the target, and the change that its seeds would have shown.
+        A line a method: its label, what it changes, the ratios of rollouts, of FLOPs, and of FLOPs
+        with all selected rows to the target, with their intervals, the verdict, p after Holm's
+        correction, how many runs reached the target, and the change that its seeds would have
+        shown.
     """
-    head = ["method", "changes", "rollouts", "FLOPs", "verdict"]
+    head = ["method", "changes", "rollouts", "FLOPs", "FLOPs, all rows", "verdict"]
     head += ["p (Holm)", "reached", "resolves, %"]
     rows = []
     for method, row in table.fillna({"changes": ""}).iterrows():
         shown = [
             ratio_text(row[unit], row[f"{unit}_low"], row[f"{unit}_high"])
-            for unit in ("rollouts", "flops")
+            for unit in ("rollouts", "flops", "flops_all")
         ]
         p = f"{row['p_holm']:.2g}" if np.isfinite(row["p_holm"]) else ""
         resolves = f"{row['resolves']:.0f}" if np.isfinite(row["resolves"]) else ""

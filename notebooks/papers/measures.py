@@ -119,12 +119,14 @@ class Measure:
         parts = [self.of_pair(arm, baseline) for arm, baseline in self._pairs(runs)]
         return _averaged(parts, level)
 
-    def gain(self, runs: Runs) -> float:
-        """What the baseline gained over its start by the budget of the claim, in points."""
-        pairs = self._pairs(runs)
+    def gain(self, runs: Runs, level: float = LEVEL) -> Measurement:
+        """What the baseline gained over its start by the budget of the claim, in points.
+
+        It has the seeds of `measured`, so that the two can be compared seed by seed.
+        """
         named = _labels(self.gain_of)
-        gains = []
-        for i, (arm_runs, baseline_runs) in enumerate(pairs):
+        parts = []
+        for i, (arm_runs, baseline_runs) in enumerate(self._pairs(runs)):
             if named and not runs.get(named[i]):
                 raise ValueError(f"no runs of {named[i]}")
             of = one_setting(runs[named[i]], named[i]) if named else baseline_runs
@@ -133,10 +135,12 @@ class Measure:
             curves = read({"arm": arm_runs, "baseline": baseline_runs, "gain of": of})
             unit = _unit(self.unit)
             spent = common_budget(curves, unit) * self.budget
-            for curve in curves["gain of"].values():
-                # From before training to the budget, over all pairs and seeds.
-                gains.append(100 * (curve.score_at(unit, spent) - curve.scores[0]))
-        return float(np.mean(gains))
+            gains = {}
+            for seed in _common(curves["arm"], curves["baseline"]):
+                curve = curves["gain of"][seed]
+                gains[seed] = 100 * (curve.score_at(unit, spent) - curve.scores[0])
+            parts.append(BySeed(gains))
+        return _averaged(parts, level)
 
     def _pairs(self, runs: Runs) -> list[tuple[list[Record], list[Record]]]:
         """Records of arm and baseline for every pair; without a baseline, the second is empty."""

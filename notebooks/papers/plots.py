@@ -101,9 +101,10 @@ KINDS = {"alike": "#949494", "rescued": "#d55e00", "partial": "#e3a86b", "high":
 VERDICTS = {
     "agrees": "#029e73",
     "smaller than published": "#8fd0b8",
-    "none seen": "#f2c48d",
+    "published size excluded": "#f2c48d",
     "disagrees": "#d55e00",
     "cannot tell": "#d0d0d0",
+    "by definition": "#9cc3e6",
 }
 NEAR = 0.03  # decades: dots nearer to one another than this share a name
 
@@ -843,7 +844,7 @@ def verdicts(
     table: pd.DataFrame,
     *,
     digits: int = 1,
-    wrap: int = 44,
+    wrap: int = 41,
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
@@ -860,7 +861,8 @@ def verdicts(
     title : str, optional
     ax : Axes, optional
     """
-    shown = verdict_table(table, digits)
+    # The sizes that are scaled to this lab stand in the table of the notebook.
+    shown = verdict_table(table, digits).drop(columns="scaled")
     shown["claim"] = [textwrap.fill(text.replace("$", r"\$"), wrap) for text in shown["claim"]]
     shown[["paper", "published"]] = shown[["paper", "published"]].map(plain)
     kinds = [verdict_kind(text) for text in table["verdict"]]
@@ -873,7 +875,7 @@ def verdicts(
         drawn = ax.table(
             cells.to_numpy().tolist(),
             colLabels=list(cells),
-            colWidths=[0.11, 0.37, 0.16, 0.17, 0.05, 0.19],
+            colWidths=[0.115, 0.36, 0.16, 0.17, 0.05, 0.195],
             cellLoc="left",
             colLoc="left",
             bbox=(0, 0, 1, 1),

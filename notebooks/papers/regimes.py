@@ -24,6 +24,7 @@ import pandas as pd
 
 from papers import ladder
 from workbench import labs, methods
+from workbench.analysis.runs import by_seed, load_all
 from workbench.catalogue.arrol import Survival
 from workbench.labs import Lab
 from workbench.methods import Method
@@ -32,9 +33,10 @@ from workbench.records import pack
 from workbench.rules.advantages import Posterior
 from workbench.rules.rewards import Boxed, Correct
 from workbench.rules.selectors import All
+from workbench.trials import answer
 from workbench.trials.trial import Trial
 
-__all__ = ["REGIMES", "Regime", "recorded_table", "shelve"]
+__all__ = ["REGIMES", "Regime", "recomputed", "recorded_table", "shelve"]
 
 SEEDS = 8
 TUNING_SEEDS = 2
@@ -542,6 +544,35 @@ def recorded_table(place: Path, kind: str) -> pd.DataFrame:
         return pd.read_csv(own)
     table = pd.read_csv(place.parent / f"{kind}.csv")
     return table[table["trial"] == place.name].drop(columns="trial")
+
+
+def recomputed(place: Path, against: str) -> pd.DataFrame:
+    """What the runs of a trial say, read from its shelf alone.
+
+    Parameters
+    ----------
+    place : path
+        As in `recorded_table`.
+    against : str
+        The label of the baseline.
+
+    Returns
+    -------
+    DataFrame, a row for each arm of the recorded table that was compared, by label
+        As `workbench.trials.answer.table`.
+    """
+    recorded = recorded_table(place, "arms")
+    compared = recorded[recorded["ratio"].notna()]
+    runs = {label: by_seed(group) for label, group in load_all(place).items()}
+    found = answer.answers(
+        {label: runs[label] for label in compared["arm"]},
+        runs[against],
+        target=float(compared["target"].iloc[0]),
+        measure=compared["measure"].iloc[0],
+        baseline=against,
+        looks=(int(compared["seeds"].max()),),
+    )
+    return answer.table(found).set_index("arm")
 
 
 def shelve_runs(runs: Path, outcomes: tuple[str, ...], place: Path) -> None:

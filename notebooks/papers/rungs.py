@@ -1,10 +1,15 @@
 """The ladder: what methods change at 0.1, 0.34 and 135 million parameters, and in their papers.
 
 Every rung has the same panel of methods. Each was tuned against GRPO in the same way, and then had
-fresh seeds; the constants are those of the leaderboard, which is the lowest rung. Between rungs two
-things are compared: the rollouts until half of the answers are right, and the accuracy at equal
-rounds, which is what the papers report. The target is the same on all rungs, and not that of each
-trial, since the pretrained model learns its task to the end: its trial's target is near there.
+fresh seeds; the constants are those of the leaderboard, which is the lowest rung. Between rungs
+three things are compared: the rollouts and the rounds until half of the answers are right, and the
+accuracy at equal rounds, which is what the papers report. The target is the same on all rungs, and
+not that of each trial, since the pretrained model learns its task to the end: its trial's target is
+near there.
+
+What a method costs in rollouts is what it samples in a round, times the rounds that it takes. The
+first factor is known before any training, so an order of methods by rollouts that is found again on
+another rung says little unless it is found again better than the order of that factor.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ from workbench.analysis.targets import crossings, ratio_to_target
 from workbench.labs import shipped
 from workbench.plots.style import INK, PALETTE, heading, ratio_ticks, style
 from workbench.utils.numbers import ratio_text
+from workbench.utils.seeding import generator
 
 __all__ = [
     "ARMS",
@@ -42,6 +48,7 @@ __all__ = [
     "correlations",
     "draw",
     "effects",
+    "intervals",
     "published",
     "released",
     "shelves",
@@ -68,6 +75,15 @@ BASELINE = {"grpo": "GRPO"}
 OTHER_TASK = {"135 million, the largest of four": "regimes/ladder-smollm2-largest"}
 OTHER_ARMS = {label: ARMS[label] for label in ("pods", "ar3po", "dapo")}
 PAPERS = "the papers"
+# What is known before any training; its order is compared with those of the rungs.
+SAMPLED = "rollouts sampled a round"
+# What is compared between rungs, and its column of `effects`.
+MEASURES = {
+    "rollouts to the target": "ratio",
+    "rounds to the target": "rounds",
+    "accuracy at equal rounds": "points",
+}
+RESAMPLES = 2000  # of the seeds of a rung
 TARGET = 0.5  # held-out accuracy; every rung begins below .3
 # File, method there, and the row that holds the mean over benchmarks. All are percent but AERO's.
 TABLES = (
@@ -114,31 +130,46 @@ def effects(rungs: Mapping[str, Shelf]) -> pd.DataFrame:
     Returns
     -------
     DataFrame, a row for each (size, method)
-        ratio, low, high: rollouts to the target over GRPO's; reached: runs that got there; points,
-        points_low, points_high: accuracy above GRPO's after as many rounds, in points, see
-        `at_equal_rounds`; seeds and learning_rate.
+        ratio, low, high: rollouts to the target over GRPO's; rounds, rounds_low, rounds_high: the
+        same by rounds; a_round: what it samples in a round over GRPO's; reached: runs that got
+        there; points, points_low, points_high: accuracy above GRPO's after as many rounds, in
+        points, see `at_equal_rounds`; seeds and learning_rate.
     """
     rows = {}
     for size, shelf in rungs.items():
         for name in shelf.names.values():
             if name in BASELINE.values():
                 continue
-            costs = [crossings(shelf.curves[each], TARGET, "rollouts") for each in (name, "GRPO")]
-            ratio = ratio_to_target(*of_common_seeds(*costs))
+            ratio, rounds = (cost_ratio(shelf, name, unit) for unit in ("rollouts", "round"))
             points = at_equal_rounds(shelf, name)
+            reached = crossings(shelf.curves[name], TARGET, "rollouts").values()
             rows[size, name] = {
-                "ratio": ratio.value,
-                "low": ratio.low,
-                "high": ratio.high,
-                "reached": sum(each.reached for each in costs[0].values()),
+                **ratio.columns("ratio", n="seeds"),
+                "rounds": rounds.value,
+                "rounds_low": rounds.low,
+                "rounds_high": rounds.high,
+                "a_round": sampled_a_round(shelf, name) / sampled_a_round(shelf, "GRPO"),
+                "reached": sum(each.reached for each in reached),
                 "points": points.value,
                 "points_low": points.low,
                 "points_high": points.high,
-                "seeds": points.n,
                 "learning_rate": shelf.rate_of(name),
             }
     table = pd.DataFrame.from_dict(rows, orient="index")
     return table.rename_axis(["size", "method"])
+
+
+def cost_ratio(shelf: Shelf, name: str, unit: str) -> Measurement:
+    """What a method needs to the target over what GRPO needs, in rollouts or in rounds."""
+    costs = [crossings(shelf.curves[each], TARGET, unit) for each in (name, "GRPO")]
+    return ratio_to_target(*of_common_seeds(*costs))
+
+
+def sampled_a_round(shelf: Shelf, name: str) -> float:
+    """The rollouts that a method samples in a round, over the rounds that GRPO has as well."""
+    rounds = min(len(curve.table) for arm in (name, "GRPO") for curve in shelf.curves[arm].values())
+    of_run = [curve.table["rollouts"].iloc[:rounds].mean() for curve in shelf.curves[name].values()]
+    return float(np.mean(of_run))
 
 
 def at_equal_rounds(shelf: Shelf, name: str) -> Measurement:
@@ -198,16 +229,19 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame, a row for each (first, second)
-        measure ("rollouts to the target" or "accuracy at equal rounds"), methods (how many both
-        have), correlation (Spearman's, of ranks) and p (how often as strong a one comes about if
-        the methods of one rung are shuffled, exactly).
+        measure (a key of `MEASURES`), methods (how many both have), correlation (Spearman's, of
+        ranks) and p (how often as strong a one comes about if the methods of one rung are shuffled,
+        exactly).
     """
-    columns = {"rollouts to the target": "ratio", "accuracy at equal rounds": "points"}
     rows = []
-    for measure, column in columns.items():
+    for measure, column in MEASURES.items():
         orders = {size: table.loc[size, column] for size in table.index.unique("size")}
         if column == "points":
             orders[PAPERS] = published()
+        if column == "ratio":
+            # As it is on the smallest rung: that of a larger one is seen in its training alone.
+            smallest = table.index.unique("size")[0]
+            orders = {SAMPLED: table.loc[smallest, "a_round"], **orders}
         for first, second in itertools.combinations(orders, 2):
             both = pd.concat([orders[first], orders[second]], axis=1, join="inner").to_numpy()
             # Spearman's correlation is Pearson's of the ranks, and shuffling leaves ranks as they
@@ -231,6 +265,59 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows)
+
+
+def intervals(rungs: Mapping[str, Shelf], resamples: int = RESAMPLES) -> pd.DataFrame:
+    """How far the correlations between rungs would differ with other seeds.
+
+    The seeds of either rung are drawn again with replacement, all methods of a rung with the same
+    ones, and the orders of the means are correlated. That is the bootstrap over seeds; methods and
+    learning rates stay the same. Drawing again adds noise to orders, so that the interval may lie
+    below the correlation of all seeds.
+
+    Parameters
+    ----------
+    rungs : dict from size to Shelf
+        As `shelves` gives it.
+    resamples : int
+
+    Returns
+    -------
+    DataFrame, by (measure, first, second)
+        low and high, the middle 95 % of the correlations.
+    """
+    rng = generator(0, "the ladder")
+    smallest = next(iter(rungs.values()))
+    before = sampled_a_round(smallest, "GRPO")
+    rows = {}
+    for measure, column in MEASURES.items():
+        means = {}
+        for size, shelf in rungs.items():
+            names = [name for name in shelf.names.values() if name not in BASELINE.values()]
+            table = pd.DataFrame({name: _by_seed(shelf, name, column) for name in names}).dropna()
+            drawn = rng.integers(len(table), size=(resamples, len(table)))
+            # (resamples, methods): the mean of every method over the seeds that were drawn.
+            means[size] = table.to_numpy()[drawn].mean(axis=1)
+        if column == "ratio":
+            sampled = [sampled_a_round(smallest, name) / before for name in names]
+            means = {SAMPLED: np.tile(sampled, (resamples, 1)), **means}
+        for first, second in itertools.combinations(means, 2):
+            ranks = [stats.rankdata(means[each], axis=1) for each in (first, second)]
+            scores = [stats.zscore(each, axis=1) for each in ranks]
+            found = np.mean(scores[0] * scores[1], axis=1)
+            low, high = np.quantile(found, [0.025, 0.975])
+            rows[measure, first, second] = {"low": low, "high": high}
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    return table.rename_axis(["measure", "first", "second"])
+
+
+def _by_seed(shelf: Shelf, name: str, column: str) -> pd.Series:
+    """A measure of a method seed by seed, on the scale on which it is averaged."""
+    seeds = sorted(shelf.curves[name].keys() & shelf.curves["GRPO"].keys())
+    if column == "points":
+        return pd.Series(at_equal_rounds(shelf, name).values, seeds)
+    unit = "rollouts" if column == "ratio" else "round"
+    return pd.Series(np.log(cost_ratio(shelf, name, unit).values), seeds)
 
 
 def agreement(table: pd.DataFrame, small: str, large: str) -> pd.DataFrame:

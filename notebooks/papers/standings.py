@@ -32,6 +32,8 @@ UNITS: dict[str, Any] = {name: name for name in ("rollouts", "flops", "seconds",
 FAIR_UNITS = {
     "rollouts": "rollouts",
     "flops": "flops",
+    # The same where an update also computes the rollouts of advantage 0.
+    "flops_all": cost.MACHINES["flops-all"],
     "l40s": cost.MACHINES["l40s"],
     "round": "round",
 }
@@ -217,6 +219,7 @@ def winners(
     target: float,
     baseline: str = "grpo",
     prices: Iterable[float] = (0.01, 0.1, cost.FLOP_PRICE, 1.0, 10.0),
+    bill: str = "gradient",
 ) -> pd.DataFrame:
     """The cheapest method at each price of sampling.
 
@@ -229,6 +232,8 @@ def winners(
         A label.
     prices : numbers above 0
         What a sampled token costs over what a trained one costs, see `analysis.cost`.
+    bill : {"gradient", "selected"}
+        Whether rollouts of advantage 0 are left out of what is trained, as here, or counted.
 
     Returns
     -------
@@ -243,7 +248,7 @@ def winners(
     The winner is the best of many, so its ratio is a little too good: its luck is part of why it
     won. A final with fresh seeds is free of that, see `papers.halving`.
     """
-    tokens = cost.tokens_to_target(read(groups), target)
+    tokens = cost.tokens_to_target(read(groups), target, bill)
     one_of("baseline", baseline, tokens)
     # What a run that did not arrive would have cost is not known, so its method cannot win.
     arrived = {

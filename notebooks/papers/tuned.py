@@ -52,11 +52,8 @@ __all__ = [
     "verdict_table",
 ]
 
-# FLOPs as a trainer counts them that computes every selected rollout, also those without a
-# gradient, as the papers' trainers do.
-EVERYTHING_TRAINED = cost.CostModel(
-    cost.FLOP_PRICE, "selected", label="FLOPs with every rollout trained"
-)
+# As the papers' trainers count.
+EVERYTHING_TRAINED = cost.MACHINES["flops-all"]
 
 
 NO_TUNED_RUN = Finding(reason="no tuned run")
@@ -319,13 +316,14 @@ def verdict_table(found: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame, a row a claim
-        claim, published, at one rate and its verdict, tuned, seeds and verdict.
+        claim, published, scaled, at one rate and its verdict, tuned, seeds and verdict.
     """
     texts = verdict_texts(found)
     return pd.DataFrame(
         {
             "claim": texts["claim"],
             "published": texts["published"],
+            "scaled": texts["scaled"],
             "at one rate": before["here_one_rate"].to_numpy(),
             "verdict at one rate": before["verdict_one_rate"].to_numpy(),
             "tuned": texts["here"],
@@ -392,8 +390,8 @@ def headlines(found: pd.DataFrame, before: pd.DataFrame, folder: Path) -> pd.Dat
     Returns
     -------
     DataFrame, a row a claim
-        paper, claim, published, regime, learning rates (of the arm and of its baseline, for each of
-        the pairs that are averaged), here, verdict and at one rate.
+        paper, claim, published, scaled, regime, learning rates (of the arm and of its baseline, for
+        each of the pairs that are averaged), here, verdict and at one rate.
 
     Raises
     ------
@@ -424,6 +422,7 @@ def headlines(found: pd.DataFrame, before: pd.DataFrame, folder: Path) -> pd.Dat
                 "paper": tuned["paper"],
                 "claim": tuned["claim"],
                 "published": tuned["published"],
+                "scaled": tuned["scaled"],
                 "regime": where,
                 "learning rates": "; ".join(rates),
                 "here": tuned["here"],

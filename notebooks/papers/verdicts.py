@@ -5,16 +5,21 @@ or that it matches another, a difference no more than a margin below 0. Most cla
 published size. An interval [low, high] for the quantity, turned so that the claim says *above*,
 gives
 
-    agrees                  the interval lies wholly above the bound
-    smaller than published  the same, and wholly below the published size
-    none seen               the interval holds the bound, but lies wholly below the published size
-    disagrees               the interval lies wholly below the bound
-    cannot tell             the interval holds the bound, and the published size or more
+    agrees                   the interval lies wholly above the bound
+    smaller than published   the same, and wholly below the published size
+    published size excluded  the interval holds the bound, but lies wholly below the published size
+    disagrees                the interval lies wholly below the bound
+    cannot tell              the interval holds the bound, and the published size or more
+    by definition            the interval lies above the bound, and could not lie elsewhere: the
+                             claim follows from what the method is, and is no evidence for it
 
 Published gains in accuracy are scaled first: a method that adds 2 points where its baseline gains
-20 should add 4 where the baseline gains 40. Where a claim has several published sizes (models,
-data sets), the interval must exclude the smallest of them. A claim that one method matches another
-has a margin in place of a size.
+20 is taken to add 4 where the baseline gains 40. No theory says that gains are in proportion. What
+the baseline gains here is itself a mean over seeds; the test against a scaled size is of the
+difference, seed by seed, between what the method adds and the published share of what the baseline
+gains, so the error of the scale is part of it. Where a claim has several published sizes (models,
+data sets), the smallest of them must be excluded. A claim that one method matches another has a
+margin in place of a size.
 
 Asking many questions at once makes some intervals miss by chance. The verdict of `judge` is
 therefore what is left after Holm's correction over all tests of all claims of a paper; what each
@@ -38,17 +43,22 @@ from workbench.utils.validation import one_of
 
 __all__ = [
     "AGREES",
+    "BY_DEFINITION",
     "CANNOT_TELL",
     "DISAGREES",
-    "NONE_SEEN",
+    "EXCLUDED",
     "SMALLER",
     "VERDICTS",
     "Claim",
     "Finding",
+    "Size",
     "here",
     "judge",
     "kind",
+    "marked",
+    "published_size",
     "read",
+    "scaled",
     "table",
     "verdict",
     "write",
@@ -56,10 +66,11 @@ __all__ = [
 
 AGREES = "agrees"
 SMALLER = "smaller than published"
-NONE_SEEN = "none seen"
+EXCLUDED = "published size excluded"
 DISAGREES = "disagrees"
 CANNOT_TELL = "cannot tell"
-VERDICTS = (AGREES, SMALLER, NONE_SEEN, DISAGREES, CANNOT_TELL)
+BY_DEFINITION = "by definition"
+VERDICTS = (AGREES, SMALLER, EXCLUDED, DISAGREES, CANNOT_TELL, BY_DEFINITION)
 DIRECTIONS = ("above", "below", "matches")
 # The chance of any wrong rejection among the tests of one paper. It stays the same when intervals
 # are asked for at another level.
@@ -67,7 +78,7 @@ FAMILY_LEVEL = 0.05
 
 
 def verdict(low: float, high: float, *, bound: float = 0.0, published: float | None = None) -> str:
-    """One of `VERDICTS` on the claim that a quantity lies above a bound.
+    """One of `VERDICTS` but "by definition" on the claim that a quantity lies above a bound.
 
     Parameters
     ----------
@@ -86,7 +97,7 @@ def verdict(low: float, high: float, *, bound: float = 0.0, published: float | N
     Examples
     --------
     >>> verdict(0.4, 1.6), verdict(0.4, 1.6, published=2.0), verdict(-0.5, 0.3, published=1.9)
-    ('agrees', 'smaller than published', 'none seen')
+    ('agrees', 'smaller than published', 'published size excluded')
     >>> verdict(-2.0, -0.1), verdict(-0.5, 2.5, published=1.9), verdict(-0.5, 0.3, bound=-1.0)
     ('disagrees', 'cannot tell', 'agrees')
     """
@@ -132,6 +143,8 @@ class Claim:
         where there is none.
     headline : bool
         Whether docs/claims.md shows it.
+    by_definition : bool
+        Whether the direction follows from what the method is, such as that it samples less.
     """
 
     paper: str
@@ -147,6 +160,7 @@ class Claim:
     released: Released | None = None
     one_rate: str = ""
     headline: bool = False
+    by_definition: bool = False
 
     def __post_init__(self) -> None:
         one_of("direction", self.direction, DIRECTIONS)
@@ -169,30 +183,37 @@ class Claim:
         margin = self.margin if self.direction == "matches" else 0.0
         return self.sign * self.bound - margin
 
-    def published_edge(self, gain: float | None = None) -> float | None:
+    def published_edge(self, gain: Any = None) -> Any:
         """The smallest published size, turned so that the claim says above and scaled.
 
         None where there is none on the claimed side.
 
         Parameters
         ----------
-        gain : float, optional
-            What the baseline gained here over its start, in the unit of the sizes.
+        gain : float or (n,) float64, optional
+            What the baseline gained here over its start, in the unit of the sizes: on average, or
+            for every seed.
+
+        Returns
+        -------
+        float or (n,) float64, or None
         """
         # A claim that something matches is judged by its margin alone.
         if self.direction == "matches" or not self.sizes:
             return None
-        sizes = np.array(self.sizes)
+        sizes = self.sign * np.array(self.sizes)
         if self.published_gain:
             if gain is None:
                 raise ValueError(f"claim {self.claim!r}: the gain of the baseline is needed")
             # What a method adds is taken to grow in proportion to what its baseline gains, as the
             # docstring of the module says.
-            sizes = sizes * gain / np.array(self.published_gain)
-        # An interval that excludes the smallest size excludes all of them. A size that does not
-        # lie beyond the edge could not be told from the edge itself, so it counts as none.
-        smallest = float(np.min(self.sign * sizes))
-        return smallest if smallest > self.edge else None
+            sizes = sizes / np.array(self.published_gain)
+        else:
+            gain = 1.0
+        # Whoever excludes the smallest size excludes all of them. A size that does not lie beyond
+        # the edge could not be told from the edge itself, so it counts as none.
+        smallest = np.min(sizes) * gain
+        return smallest if np.mean(smallest) > self.edge else None
 
 
 @dataclass(frozen=True)
@@ -202,15 +223,66 @@ class Finding:
     Attributes
     ----------
     measured : Measurement or Unpaired, optional
-    gain : float, optional
-        What the baseline gained over its start, in the unit of the claim's sizes.
+    gain : Measurement or float, optional
+        What the baseline gained over its start, in the unit of the claim's sizes. A measurement has
+        the seeds of `measured`, in the same order; a number is taken to be exact.
     reason : str
         Why there is no measurement.
     """
 
     measured: Measurement | Unpaired | None = None
-    gain: float | None = None
+    gain: Measurement | float | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A published size as it has to be excluded here, turned so that the claim says above.
+
+    Attributes
+    ----------
+    value : float
+        Scaled by what the baseline gains here, where it is scaled.
+    low, high : float
+        The interval that the scale has over seeds; NaN where nothing is scaled by seeds.
+    excluded : bool
+        Whether the interval of what was measured lies below it.
+    p : float
+        Of the test that what was measured is as large.
+    """
+
+    value: float
+    low: float
+    high: float
+    excluded: bool
+    p: float
+
+
+def published_size(claim: Claim, finding: Finding) -> Size | None:
+    """What a measurement has to exclude; None where a claim has no size on its own side.
+
+    Parameters
+    ----------
+    claim : Claim
+    finding : Finding
+        With a measurement.
+    """
+    measured, gain = finding.measured, finding.gain
+    assert measured is not None
+    if not isinstance(gain, Measurement):
+        expected = claim.published_edge(gain)
+        if expected is None:
+            return None
+        high = _turned(claim, measured)[1]
+        p = measured.p_value(claim.sign * expected)
+        return Size(float(expected), np.nan, np.nan, high < expected, p)
+    expected = claim.published_edge(gain.values)
+    if expected is None:
+        return None
+    sizes = Measurement(expected, level=measured.level)
+    # What was measured minus the size, seed by seed, so that the error of the scale counts.
+    beyond = Measurement(claim.sign * measured.values - expected, level=measured.level)
+    return Size(sizes.value, sizes.low, sizes.high, beyond.high < 0, beyond.p_value(0.0))
 
 
 def judge(claims: Sequence[Claim], findings: Sequence[Finding]) -> pd.DataFrame:
@@ -224,8 +296,9 @@ def judge(claims: Sequence[Claim], findings: Sequence[Finding]) -> pd.DataFrame:
     Returns
     -------
     DataFrame, a row a claim
-        paper, claim, place, published (as printed), expected (the published size that the interval
-        has to exclude, scaled by the baseline's gain), here, low, high, n, alone (the verdict of
+        paper, claim, place, published (as printed), expected, expected_low and expected_high (the
+        published size that has to be excluded, scaled by the baseline's gain, with the interval
+        that this gain has over seeds), here, low, high, n, alone (the verdict of
         the interval by itself), p (of the test that the quantity is at its bound), p_holm, and
         verdict: each of the two tests behind it counts only after Holm's correction over all tests
         of all claims of its paper. A verdict is one of `VERDICTS`; "cannot tell" may be followed
@@ -276,7 +349,10 @@ def read(path: Any) -> pd.DataFrame:
 
 
 def table(frame: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
-    """A table of `judge` for reading: paper, claim, published, here, seeds and verdict.
+    """A table of `judge` for reading: paper, claim, published, scaled, here, seeds and verdict.
+
+    *scaled* has the published size that is to be excluded where it depends on what the baseline
+    gains here, with the interval that this gain has.
 
     Parameters
     ----------
@@ -286,10 +362,20 @@ def table(frame: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
         Decimals of `here`.
     """
     sizes = [here(row, digits) for _, row in frame.iterrows()]
-    texts = frame[["paper", "claim", "published"]].assign(here=sizes)
+    texts = frame[["paper", "claim", "published"]].assign(scaled=scaled(frame), here=sizes)
     # A claim without a measurement has 0 seeds; its cell is left empty.
     texts["seeds"] = [str(int(n)) if n else "" for n in frame["n"]]
     return texts.assign(verdict=frame["verdict"].to_numpy())
+
+
+def scaled(frame: pd.DataFrame, digits: int = 1) -> list[str]:
+    """The published sizes that were scaled by seeds, with their intervals; empty for all others."""
+    names = ["expected", "expected_low", "expected_high"]
+    texts = []
+    for value, low, high in frame[names].itertuples(index=False):
+        known = np.isfinite(low)
+        texts.append(f"{value:+.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]" if known else "")
+    return texts
 
 
 def here(row: pd.Series, digits: int = 1) -> str:
@@ -307,12 +393,13 @@ def kind(text: str) -> str:
 def _rule(above: bool, below: bool, below_published: bool) -> str:
     """The verdict by what is excluded: on which side of the bound, and of the published size."""
     # The bound decides first. The published size only divides those that clear the bound into
-    # full and smaller ones, and those that are undecided into "none seen" and "cannot tell".
+    # full and smaller ones, and those that are undecided into "published size excluded"
+    # and "cannot tell".
     if above:
         return SMALLER if below_published else AGREES
     if below:
         return DISAGREES
-    return NONE_SEEN if below_published else CANNOT_TELL
+    return EXCLUDED if below_published else CANNOT_TELL
 
 
 def _row(claim: Claim, finding: Finding) -> dict[str, Any]:
@@ -322,7 +409,7 @@ def _row(claim: Claim, finding: Finding) -> dict[str, Any]:
         "claim": claim.claim,
         "place": claim.place,
         "published": claim.published,
-        "expected": np.nan,
+        **dict.fromkeys(("expected", "expected_low", "expected_high"), np.nan),
         "here": np.nan,
         "low": np.nan,
         "high": np.nan,
@@ -334,16 +421,20 @@ def _row(claim: Claim, finding: Finding) -> dict[str, Any]:
     measured = finding.measured
     if measured is None:
         return row
-    expected = claim.published_edge(finding.gain)
     # The verdict is found on the turned scale, where every claim says "above". The table shows
     # the quantity as it was measured, so edges are turned back for it.
     low, high = _turned(claim, measured)
     row |= {"here": measured.value, "low": measured.low, "high": measured.high, "n": measured.n}
     row["p"] = measured.p_value(claim.sign * claim.edge)
-    if expected is not None:
-        row["expected"] = claim.sign * expected
-        row["p_published"] = measured.p_value(claim.sign * expected)
-    row["alone"] = verdict(low, high, bound=claim.edge, published=expected)
+    row["alone"] = verdict(low, high, bound=claim.edge)
+    size = published_size(claim, finding)
+    if size is not None:
+        row["expected"] = claim.sign * size.value
+        ends = sorted((claim.sign * size.low, claim.sign * size.high))
+        row["expected_low"], row["expected_high"] = ends
+        row["p_published"] = size.p
+        row["alone"] = _rule(low > claim.edge, high < claim.edge, size.excluded)
+    row["alone"] = marked(claim, row["alone"])
     # The ends are NaN, so the verdict is "cannot tell" already; this adds the reason.
     if measured.n < 2:
         row["alone"] = f"{CANNOT_TELL}: a single seed has no interval"
@@ -365,12 +456,20 @@ def _after_holm(
     if measured is None or measured.n < 2:
         return alone
     value = claim.sign * measured.value
-    expected = claim.published_edge(finding.gain)
+    size = published_size(claim, finding)
     # A p-value is two-sided: it says that the value is off the bound, and the value itself says
     # on which side.
     off_bound = at_bound < FAMILY_LEVEL
-    return _rule(
+    found = _rule(
         above=off_bound and value > claim.edge,
         below=off_bound and value < claim.edge,
-        below_published=(expected is not None and as_published < FAMILY_LEVEL and value < expected),
+        below_published=(size is not None and as_published < FAMILY_LEVEL and value < size.value),
     )
+    return marked(claim, found)
+
+
+def marked(claim: Claim, found: str) -> str:
+    """A verdict that could not be another one is no evidence, and says so."""
+    if not claim.by_definition or found not in (AGREES, SMALLER):
+        return found
+    return BY_DEFINITION if found == AGREES else f"{BY_DEFINITION}: {found}"

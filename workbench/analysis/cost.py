@@ -131,6 +131,8 @@ MACHINES = {
     # The same of the 7B models; the fixed part comes out as none.
     "aero-7b": CostModel(0.37, "selected", 0.0, "rollouts", "seconds of AERO's 7B runs"),
     "flops": CostModel(FLOP_PRICE, label="FLOPs by tokens"),
+    # As a trainer counts them that computes every selected rollout, also those of advantage 0.
+    "flops-all": CostModel(FLOP_PRICE, "selected", label="FLOPs with every rollout trained"),
 }
 
 
