@@ -337,13 +337,15 @@ def verdict_table():
         findings.append(Finding(Measurement(value + 0.1 * np.array([-1.0, 0.0, 1.0]))))
     claims.append(Claim("CBS", "not measured", published="+2"))
     findings.append(Finding(reason="no runs of it"))
+    claims.append(Claim("CBS", "follows", by_definition=True))
+    findings.append(Finding(Measurement(np.array([0.9, 1.0, 1.1]))))
     return judge(claims, findings)
 
 
 def test_verdicts_are_coloured_and_papers_named_once():
     table = verdict_table()
     assert [text.partition(":")[0] for text in table["verdict"]] == list(VERDICTS)
-    ax = papers.verdicts(table, title="Five claims")
+    ax = papers.verdicts(table, title="Six claims")
     [drawn] = ax.tables
     cells = drawn.get_celld()
     texts = [cell.get_text().get_text() for cell in cells.values()]
@@ -362,4 +364,4 @@ def test_verdicts_are_drawn_from_the_written_table(tmp_path):
     verdicts.write(verdict_table(), tmp_path / "verdicts.csv")
     frame = verdicts.read(tmp_path / "verdicts.csv")
     [drawn] = papers.verdicts(frame).tables
-    assert len({row for row, _ in drawn.get_celld()}) == 6, "five claims and the head"
+    assert len({row for row, _ in drawn.get_celld()}) == 7, "six claims and the head"
