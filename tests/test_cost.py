@@ -12,6 +12,7 @@ from papers.times import OwnPrice, compute_with_replay, update_time
 from workbench.analysis import cost
 from workbench.analysis.cost import CostModel, Tokens, bill_ratio, break_even
 from workbench.analysis.runs import load_all
+from workbench.labs import shipped
 
 # One arm samples much and trains little, the other the reverse.
 SAMPLER = [Tokens(400, 100, True)] * 2
@@ -21,6 +22,18 @@ TOKENS = st.builds(Tokens, st.floats(1, 1000), st.floats(1, 1000), st.just(True)
 
 
 class TestBills:
+    def test_flops_are_those_of_the_record_also_where_old_responses_are_read(self):
+        # In a run of SPEC-RL: trained, sampled and read tokens by the prices 3 to 1 to 1.
+        (record, *_) = load_all(shipped("runs") / "leaderboard" / "spec-rl")["spec-rl"]
+        rounds = record.rounds
+        assert rounds["tokens_read"].sum() > 0
+        by_tokens = cost.MACHINES["flops"].per_round(rounds)
+        share = by_tokens.cumsum() / by_tokens.sum()
+        assert share == pytest.approx(rounds["flops"].cumsum() / rounds["flops"].sum(), abs=1e-3)
+        # The twin is the same where no selected rollout is left out of the update.
+        every = rounds.assign(tokens_selected=rounds["tokens_trained"])
+        assert cost.MACHINES["flops-all"].per_round(every) == pytest.approx(by_tokens)
+
     def test_a_cost_model_adds_trained_tokens_and_priced_samples(self):
         rounds = pd.DataFrame(
             {"tokens_sampled": [100, 100], "tokens_trained": [40, 60], "tokens_selected": [80, 80]}

@@ -55,10 +55,6 @@ PRICES = tuple(float(price) for price in np.geomspace(0.01, 100, 81))
 class CostModel:
     """A unit of spending for every comparison: a fixed part, a sampled one and a trained one.
 
-    What a sampler reads of old responses (the column `tokens_read`, with courses such as
-    `courses.Speculative`) is not priced: how long that takes depends on the engine. The FLOPs of a
-    record count it.
-
     Attributes
     ----------
     price : float
@@ -74,6 +70,10 @@ class CostModel:
         How the unit is called; empty for a name made of the price.
     seconds : float
         What a trained token (or rollout) takes; NaN where only ratios are known.
+    read : float
+        Cost of a token that the sampler reads of an old response, with courses such as
+        `courses.Speculative` (the column `tokens_read`), over that of a trained token. 0 where it
+        is not known: how long reading takes depends on the engine.
 
     Examples
     --------
@@ -93,6 +93,7 @@ class CostModel:
     by: Annotated[str, choice("tokens", "rollouts")] = "tokens"
     label: str = ""
     seconds: float = math.nan
+    read: PositiveOrZero = 0.0
 
     def __post_init__(self) -> None:
         check_arguments(self)
@@ -115,6 +116,9 @@ class CostModel:
             trained = rounds["trained" if self.bill == "gradient" else "selected"]
             sampled = rounds["rollouts"]
         cost = np.asarray(trained, dtype=float) + self.price * sampled.to_numpy(dtype=float)
+        # Runs without such a course, and records of early versions, have no such column.
+        if self.read and "tokens_read" in rounds:
+            cost = cost + self.read * rounds["tokens_read"].to_numpy(dtype=float)
         # Only models with a fixed part need to know how many problems a round had.
         return cost + self.fixed * rounds["problems"].to_numpy(dtype=float) if self.fixed else cost
 
@@ -130,9 +134,12 @@ MACHINES = {
     "a10": CostModel(0.40, "selected", 0.9, "rollouts", "seconds on two A10 (1.5B)"),
     # The same of the 7B models; the fixed part comes out as none.
     "aero-7b": CostModel(0.37, "selected", 0.0, "rollouts", "seconds of AERO's 7B runs"),
-    "flops": CostModel(FLOP_PRICE, label="FLOPs by tokens"),
+    # The sampler reads a token at the price at which it samples one.
+    "flops": CostModel(FLOP_PRICE, label="FLOPs by tokens", read=FLOP_PRICE),
     # As a trainer counts them that computes every selected rollout, also those of advantage 0.
-    "flops-all": CostModel(FLOP_PRICE, "selected", label="FLOPs with every rollout trained"),
+    "flops-all": CostModel(
+        FLOP_PRICE, "selected", label="FLOPs with every rollout trained", read=FLOP_PRICE
+    ),
 }
 
 

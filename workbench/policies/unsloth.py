@@ -272,7 +272,7 @@ class UnslothPolicy(TransformersPolicy):
         return "joined" if can_join else "padded"
 
     def _joins_alike(self) -> bool:
-        """Whether joined rows compute what padded rows compute, tried on three short rollouts."""
+        """Whether joined rows compute what padded rows compute, tried on three rollouts."""
         rollouts = self._trial()
         joined, padded = (self._tried_states(each, rollouts) for each in ("joined", "padded"))
         # The mean over all entries: a row that sees another one changes most of its entries, while

@@ -163,11 +163,27 @@ def epsilon(
     return 1.0 if t <= warmup else max(start - (t - 1) * decay, floor)
 
 
-def scaled_schedule(planned: float | None) -> dict[str, Any]:
+def scaled_schedule(planned: int | None) -> dict[str, Any]:
     """The schedule of table 4, from its 500 rounds scaled to a number of rounds.
 
-    Its values are None without a number: the scheduler then takes the length of the run.
+    Parameters
+    ----------
+    planned : int or None
+        Rounds of the run. Without them all values are None, and the scheduler takes the length of
+        the run when it begins.
 
+    Returns
+    -------
+    dict
+        Of the arguments of `Scheduler`: warmup, in rounds; decay, of the chance to explore in a
+        round; and learning_rate.
+
+    References
+    ----------
+    CBS (arXiv 2602.08499), table 4.
+
+    Examples
+    --------
     >>> scaled_schedule(250)
     {'warmup': 25, 'decay': 0.016, 'learning_rate': 0.0002}
     """

@@ -91,9 +91,9 @@ class Choice(Verifier):
         self._bracketed = re.compile(bracketed)
         self._ends_bracketed = re.compile(bracketed + PATTERN.LINE_END.pattern)
         # One more letter behind the first: joined to it, in brackets, or with an option's mark.
-        self._more = re.compile(
-            rf"{PATTERN.JOINT.pattern}{letter}|\(({any_letter})\)|(?<![\w'’])([{self.letters}])[.):](?=\s|\Z)"
-        )
+        joined = PATTERN.JOINT.pattern + letter
+        marked = rf"(?<![\w'’])([{self.letters}])[.):](?=\s|\Z)"
+        self._more = re.compile(rf"{joined}|\(({any_letter})\)|{marked}")
 
     def judge(self, responses: list[str], answers: list[str]) -> Scores:
         golds = [self._gold(answer, f"answers[{i}]") for i, answer in enumerate(answers)]
