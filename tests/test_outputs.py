@@ -41,8 +41,14 @@ def wrong_outputs(folder):
 
 
 KINDS = (
-    *("a NUL byte", "a long name", "a long name below what is not there", "a long path"),
-    *("a link to itself", "below a link to itself", "half a character", "a number"),
+    "a NUL byte",
+    "a long name",
+    "a long name below what is not there",
+    "a long path",
+    "a link to itself",
+    "below a link to itself",
+    "half a character",
+    "a number",
 )
 
 

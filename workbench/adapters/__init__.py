@@ -20,7 +20,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -132,9 +131,11 @@ def as_problems(prompts: Iterable[Any], taken: Collection[str] = ()) -> list[Pro
     used = set(taken)
     problems = []
     for prompt in prompts:
-        key = problem_id(prompt)
-        names = (key if number == 1 else f"{key}#{number}" for number in count(1))
-        name = next(name for name in names if name not in used)
+        key = name = problem_id(prompt)
+        number = 1
+        while name in used:
+            number += 1
+            name = f"{key}#{number}"
         used.add(name)
         problems.append(Problem(name, _text(prompt), ""))
     return problems

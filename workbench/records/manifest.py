@@ -45,10 +45,21 @@ CONDITIONS = ("versions.", "code.", "hardware.device:", "hardware.gpu:")
 
 # Entry -> its type. An entry may be missing, and a text may be None.
 ENTRIES: dict[str, type] = {
-    **dict.fromkeys(("format", "seed", "held_out"), int),
-    **dict.fromkeys(("method", "lab", "arguments", "versions", "hardware"), dict),
-    **dict.fromkeys(("data", "thinned", "code", "files", "policy"), dict),
-    **dict.fromkeys(("started", "commit"), str),
+    "format": int,
+    "seed": int,
+    "held_out": int,
+    "method": dict,
+    "lab": dict,
+    "arguments": dict,
+    "versions": dict,
+    "hardware": dict,
+    "data": dict,
+    "thinned": dict,
+    "code": dict,
+    "files": dict,
+    "policy": dict,
+    "started": str,
+    "commit": str,
 }
 NEEDED = {int: "a whole number of at least 0", dict: "an object", str: "a text"}
 # What a manifest leaves out where it was written by hand or by an early version.

@@ -21,8 +21,10 @@ LARGEST_FILE = 2**32  # bytes of a file of data that is read as a whole
 ROOM = 64  # characters of a path below an output that its own files need
 LONGEST_CAUSE = 300  # characters of another library's message that are passed on
 HOLDS: dict[str, Callable[[Any, Any], bool]] = {
-    **{"of at least": operator.ge, "above": operator.gt},
-    **{"of at most": operator.le, "below": operator.lt},
+    "of at least": operator.ge,
+    "above": operator.gt,
+    "of at most": operator.le,
+    "below": operator.lt,
 }
 DEEPEST = 64  # levels of lists and dicts in each other; real ones have about eight
 
