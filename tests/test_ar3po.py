@@ -215,7 +215,7 @@ class TestOnRecords:
         alone = table.loc[table["at one rate"] == "", "claim"]
         assert alone.tolist() == ["accuracy above GRPO near the plateau, equal rounds, points"]
         by_claim = table.set_index("claim")["verdict"]
-        assert by_claim["rollouts a problem against GRPO's 8, %"] == "agrees"
+        assert by_claim["rollouts a problem against GRPO's 8, %"] == "by definition"
         assert by_claim["accuracy above GRPO, equal rounds, points"] == "disagrees"
 
     def test_published_scores_are_those_of_two_tables(self):

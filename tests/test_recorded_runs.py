@@ -31,18 +31,27 @@ CORRECTED_SINCE = {
 # Arguments of `Run` that a grid decides, and that every format names alike.
 SETTINGS = ("problems_per_round", "mini_batches", "learning_rate", "evaluate_every")
 
+# Grid -> folder of its records, with the rates that tuning has found.
+TUNED = {"leaderboard": "leaderboard", "group_sizes": "group-sizes"}
+
+
+def tuned_rates(table):
+    """Arm -> learning rate, with GRPO's, from a table of arms."""
+    arms = pd.read_csv(table).set_index("arm")
+    return arms["learning_rate"].to_dict() | {"grpo": arms["baseline_learning_rate"].max()}
+
 
 def recorded():
     """Case of the grid and record of every run of a grid that is in the repository."""
     planned = {path.stem: grids.read(path, ROOT / "runs" / path.stem) for path in GRIDS}
-    # The leaderboard's grid leaves learning rates to tuning, which has found one for each arm.
-    arms = pd.read_csv(RUNS / "leaderboard" / "arms.csv").set_index("arm")
-    rates = arms["learning_rate"].to_dict() | {"grpo": arms["baseline_learning_rate"].max()}
-    planned["leaderboard"] = [
-        replace(case, values={**case.values, "learning_rate": rates[case.values["label"]]})
-        for case in planned["leaderboard"]
-        if case.values["label"] in rates
-    ]
+    # These grids leave learning rates to tuning, which has found one for each arm.
+    for name, folder in TUNED.items():
+        rates = tuned_rates(RUNS / folder / "arms.csv")
+        planned[name] = [
+            replace(case, values={**case.values, "learning_rate": rates[case.values["label"]]})
+            for case in planned[name]
+            if case.values["label"] in rates
+        ]
     runs = {}
     for name, cases in planned.items():
         for case in cases:
