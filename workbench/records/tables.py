@@ -37,8 +37,7 @@ NEEDED_COLUMNS = {
 def content_of(table: pa.Table, level: int | None = None) -> bytes:
     """The content of a parquet file with a table, compressed at a level of zstd."""
     sink = pa.BufferOutputStream()
-    options = {"compression": "zstd", "compression_level": level, "write_page_checksum": True}
-    pq.write_table(table, sink, **options)
+    pq.write_table(table, sink, compression="zstd", compression_level=level)
     return sink.getvalue().to_pybytes()
 
 
