@@ -204,15 +204,7 @@ def answers(
     decided = sum(reading.verdict in ("better", "worse") for reading in read_off.values())
     corrected = nominal_levels(looks, level / max(tested - decided, 1))
     level_at = dict(zip(looks, corrected.tolist()))
-    ends = [(c.rounds[-1], c.places(measure)[-1]) for c in curves.get(baseline, {}).values()]
-    rounds, spent = np.mean(ends, axis=0) if ends else (np.nan, np.nan)
-    ahead = float(ahead or AHEAD * rounds)
-    budget = float(ahead / rounds * spent)
-    forecasts = {}
-    if budget > 0:
-        forecasts = {
-            label: of_curves(by_seed, budget, measure) for label, by_seed in curves.items()
-        }
+    ahead, forecasts = _forecasts(curves, baseline, ahead, measure)
     found = {}
     for label, runs in arms.items():
         mine, others = pairs[label]
@@ -222,11 +214,10 @@ def answers(
         )
         all_reached = 0 < n == reached == baseline_reached
         reading = read_off[label]
-        resolved = np.nan
         error = (errors or {}).get(label, 0.0)
+        resolved = np.nan
         if all_reached and n in level_at:
-            resolved = resolved_ratio(reading.measured.values, 1 - level_at[n])
-            resolved = 100 * (np.exp(error) * (1 + resolved / 100) - 1)
+            resolved = _resolved(reading.measured, level_at[n], error)
         next_steps: tuple[Step, ...] = ()
         if reading.verdict == "open" and reading.known:
             runs_of_pairs = [*mine.values(), *others.values()]
@@ -396,6 +387,28 @@ def verdict_text(verdict: str, low: float, high: float) -> str:
         has_ends = low > 0 and high < np.inf
         return "no difference found" if has_ends else "too few runs reached it to decide"
     return verdict
+
+
+def _forecasts(
+    curves: Mapping[str, Mapping[int, Curve]],
+    baseline: str,
+    ahead: float | None,
+    measure: str | Unit,
+) -> tuple[float, dict[str, Forecast]]:
+    """Rounds of the baseline, and for every label what is forecast for their cost."""
+    ends = [(c.rounds[-1], c.places(measure)[-1]) for c in curves.get(baseline, {}).values()]
+    rounds, spent = np.mean(ends, axis=0) if ends else (np.nan, np.nan)
+    ahead = float(ahead or AHEAD * rounds)
+    budget = float(ahead / rounds * spent)
+    if not budget > 0:
+        return ahead, {}
+    return ahead, {label: of_curves(group, budget, measure) for label, group in curves.items()}
+
+
+def _resolved(ratios: Measurement, level: float, error: float) -> float:
+    """The change in percent that these pairs find, beyond the error of tuning."""
+    change = resolved_ratio(ratios.values, 1 - level)
+    return 100 * (np.exp(error) * (1 + change / 100) - 1)
 
 
 def _gain(curve: Curve, baseline: Curve, measure: str | Unit) -> float:

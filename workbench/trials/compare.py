@@ -149,13 +149,8 @@ def compare(
     if less_is_better:
         notes.append(f"Less of {y} counts as better.")
     unit = Along(x)
-    everyone = [curve for group in curves.values() for curve in group]
-    shortest = min(everyone, key=lambda curve: curve.places(unit)[-1])
-    budget = float(shortest.places(unit)[-1])
-    if budget < max(curve.places(unit)[-1] for curve in everyone):
-        notes.append(f"Scores are read at {x} {budget:g}, where {shortest.path} ended.")
-    if budget < max(curve.places(unit)[0] for curve in everyone):
-        raise ValueError(f"{shortest.path}: it ended at {x} {budget:g}, before another run began")
+    budget, said = _budget(curves, unit)
+    notes += said
     rates = {label: _rates(group) for label, group in arms.items()}
     if not tuned:
         texts = "; ".join(f"{label}: {rate}" for label, rate in rates.items() if rate)
@@ -163,13 +158,7 @@ def compare(
         notes.append(f"Nothing shows that the arms were tuned alike{known}; tuned=True says so.")
     sign = -1 if less_is_better else 1
     others = [label for label in curves if label != baseline]
-    rows = [_difference(curves[label], curves[baseline], unit, budget) for label in others]
-    table = pd.DataFrame(rows)
-    table.insert(0, "arm", others)
-    table["p_holm"] = table["p_difference"] = holm(table["p"])
-    side = np.where(sign * table["difference"] > 0, "better", "worse")
-    table["verdict"] = np.where(table["p_holm"] <= ALPHA, side, "open")
-    table[["ratio", "low", "high"]] = np.nan
+    table = _tested(curves, baseline, unit, budget, sign)
     if target is not None:
         try:
             ratios = [_ratio(curves[a], curves[baseline], unit, target, sign) for a in others]
@@ -288,6 +277,34 @@ def _arms(runs: Any) -> dict[str, list[Log]]:
 def _rates(group: Sequence[Log]) -> str:
     """The learning rates of an arm in words."""
     return ", ".join(dict.fromkeys(f"{log.rate:.3g}" for log in group if log.rate is not None))
+
+
+def _budget(curves: Mapping[str, list[Curve]], unit: Along) -> tuple[float, list[str]]:
+    """The cost at which scores are compared, and what a reader should know of it."""
+    everyone = [curve for group in curves.values() for curve in group]
+    shortest = min(everyone, key=lambda curve: curve.places(unit)[-1])
+    budget = float(shortest.places(unit)[-1])
+    x = unit.name
+    if budget < max(curve.places(unit)[0] for curve in everyone):
+        raise ValueError(f"{shortest.path}: it ended at {x} {budget:g}, before another run began")
+    if budget < max(curve.places(unit)[-1] for curve in everyone):
+        return budget, [f"Scores are read at {x} {budget:g}, where {shortest.path} ended."]
+    return budget, []
+
+
+def _tested(
+    curves: Mapping[str, list[Curve]], baseline: str, unit: Along, budget: float, sign: int
+) -> pd.DataFrame:
+    """A row for every arm but the baseline, with what scores at the budget decide."""
+    others = [label for label in curves if label != baseline]
+    rows = [_difference(curves[label], curves[baseline], unit, budget) for label in others]
+    table = pd.DataFrame(rows)
+    table.insert(0, "arm", others)
+    table["p_holm"] = table["p_difference"] = holm(table["p"])
+    side = np.where(sign * table["difference"] > 0, "better", "worse")
+    table["verdict"] = np.where(table["p_holm"] <= ALPHA, side, "open")
+    table[["ratio", "low", "high"]] = np.nan
+    return table
 
 
 def _difference(
