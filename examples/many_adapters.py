@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--dtype", default="float32", help="of the sampler's weights")
     parser.add_argument("--times", type=int, default=3, help="that each call is timed")
+    parser.add_argument("--plain", action="store_true", help="the base model for all, no adapters")
     asked = parser.parse_args()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     # Imported late, since vLLM reads the setting above.
@@ -68,19 +69,23 @@ def main() -> None:
     from vllm.lora.request import LoRARequest
 
     with tempfile.TemporaryDirectory() as folder:
-        paths = write_adapters(asked.model, Path(folder), max(RUNS))
+        paths = [] if asked.plain else write_adapters(asked.model, Path(folder), max(RUNS))
+        options = (
+            {}
+            if asked.plain
+            else {"enable_lora": True, "max_loras": max(RUNS), "max_lora_rank": RANK}
+        )
         llm = LLM(
             asked.model,
             dtype=asked.dtype,
             enforce_eager=True,
-            enable_lora=True,
-            max_loras=max(RUNS),
-            max_lora_rank=RANK,
             max_model_len=512,
             gpu_memory_utilization=0.3,
             enable_prefix_caching=False,
+            **options,
         )
         adapters = [LoRARequest(path.name, 1 + k, str(path)) for k, path in enumerate(paths)]
+        adapters = adapters or [None] * max(RUNS)
         asked_for = [{"prompt_token_ids": ids} for ids in prompts(asked.model)]
         sampling = SamplingParams(temperature=1.0, max_tokens=TOKENS, ignore_eos=True)
 

@@ -101,6 +101,7 @@ class TestCosts:
             "DAPO": "0.50 [0.50, 0.50]",
         }
 
+    @pytest.mark.slow
     def test_costs_by_rate(self, recorded):
         rounds = ar3po.cost_by_rate(recorded.shelf)
         assert list(rounds.index) == list(recorded.shelf.groups)

@@ -63,6 +63,7 @@ class TestRegret:
             assert (np.diff(curve, axis=1) >= 0).all(), name
         assert not curves["oracle"].any()
 
+    @pytest.mark.slow
     def test_cbs_learns(self, curves):
         final = {name: curve[:, -1] for name, curve in curves.items()}
         assert (final["cbs"] < 0.5 * final["random"]).all()

@@ -23,6 +23,7 @@ def test_both_bases_of_the_default_size_are_shipped():
 
 
 @pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.slow
 def test_a_base_model_answers_as_often_right_as_its_log_says(name):
     base, size = name.split("-")
     lab = wb.labs.tiny(base=base, size=size, held_out=160, samples=4)

@@ -267,6 +267,7 @@ def test_a_million_problems():
 
 
 @pytest.mark.parametrize("rate", [0.25, 1e-18])
+@pytest.mark.slow
 def test_a_million_equal_problems(rate):
     assert knapsack(np.full(1_000_000, rate), 8_000_003).sum() == 8_000_003
 

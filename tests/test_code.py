@@ -188,6 +188,7 @@ VERDICTS = {
 
 
 @with_and_without
+@pytest.mark.slow
 def test_verdicts(kind):
     with verifier(kind, workers=4) as code:
         responses, answers, expected = zip(*VERDICTS.values())

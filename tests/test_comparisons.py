@@ -71,6 +71,7 @@ def cut(path):
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.slow
 def test_a_damaged_run_of_many_is_named_and_the_others_are_compared(kind, tmp_path):
     two_arms(tmp_path, seeds=range(6))
     DAMAGE[kind](tmp_path / "b" / "seed-3")

@@ -84,6 +84,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("kind", [*MERGED, *PLAIN])
+@pytest.mark.slow
 def test_every_architecture_samples_what_its_own_forward_pass_says(kind):
     family, settings = {**MERGED, **PLAIN}[kind]
     policy = built(family, **settings)
@@ -140,6 +141,7 @@ class Counting(merged.MergedDecoder):
 
 
 @pytest.mark.parametrize("kind", ["the tiny model", *MERGED])
+@pytest.mark.slow
 def test_sharing_prefixes_draws_the_same_with_fewer_rows(kind, monkeypatch):
     monkeypatch.setattr(transformers_policy, "MergedDecoder", Counting)
     if kind == "the tiny model":

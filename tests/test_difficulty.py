@@ -322,6 +322,7 @@ class TestKnapsackOnRecords:
         assert table.loc["GRPO", relative].tolist() == [100, 100]
         assert (table.loc["Knapsack", relative] > 100).all()
 
+    @pytest.mark.slow
     def test_every_claim_of_a_figure_is_measured(self, pair):
         findings = knapsack.measured(pair)
         assert len(findings) == len(knapsack.CLAIMS_OF_FIGURES)

@@ -46,6 +46,7 @@ def guides():
 
 
 @pytest.mark.parametrize("page", guides())
+@pytest.mark.slow
 def test_code_runs_at_a_small_scale(page, at_small_scale, tmp_path, monkeypatch):
     if page == "guides/trl.md":
         pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-rlvr[trl]'")
@@ -205,6 +206,7 @@ def check(names, patterns):
         ("Evaluations", lambda record: record.evals),
     ],
 )
+@pytest.mark.slow
 def test_every_column_is_documented(records, heading, table):
     check({name for record in records for name in table(record)}, documented(heading))
 

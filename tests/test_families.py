@@ -223,6 +223,7 @@ def way_of(policy):
 
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+@pytest.mark.slow
 def test_a_family_samples_what_it_is_trained_on_and_learns(name, lora, tmp_path):
     family, way, settings = FAMILIES[name]
     if lora:

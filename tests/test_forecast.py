@@ -82,6 +82,7 @@ def test_any_records_have_a_row_a_label_also_a_single_one():
     assert (table["value"] > 0.8).all()
 
 
+@pytest.mark.slow
 def test_the_table_is_what_the_recorded_runs_say():
     recorded = pd.read_csv("data/forecasts.csv").set_index("group")
     arms = forecasts.long_arms(forecasts.RUNS / "stress-long")

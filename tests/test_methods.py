@@ -381,6 +381,7 @@ def test_a_registered_function_makes_the_method_of_its_name(name):
     assert kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD}
 
 
+@pytest.mark.slow
 def test_the_core_never_loads_a_further_paper():
     """A file of the catalogue is loaded when its method is asked for, and alone."""
     code = (

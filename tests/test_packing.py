@@ -87,6 +87,7 @@ def assert_same(policy, rollouts, advantages, **options):
 
 
 @pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.slow
 def test_packed_rows_give_the_same_as_padded_rows(kind):
     family, settings = PACKED[kind]
     policy = built(family, **settings)
@@ -203,6 +204,7 @@ def test_logits_in_several_chunks_give_the_same(policy, monkeypatch):
 
 @pytest.mark.parametrize("short", [0, 3, packing.SHORT])
 @given(st.data())
+@pytest.mark.slow
 def test_each_distinct_prefix_is_one_packed_token(short, data):
     """Every token is predicted from its own text, and none is computed twice."""
     tokens = st.integers(1, 3)

@@ -270,6 +270,7 @@ class TestDistributions:
         assert axes[1].texts[0].get_text() == "50"
         assert {ax.collections[0].get_clim() for ax in axes} == {(0, 100)}
 
+    @pytest.mark.slow
     def test_correlation_maps_stand_above_their_spread(self):
         mean = pd.DataFrame([[0.5, -0.5]], index=["grpo"], columns=["reward", "age"])
         spread = pd.DataFrame({"ratio": [1.0, 3.0]}, index=["reward", "age"])

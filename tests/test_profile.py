@@ -46,6 +46,7 @@ def of_rates(rates, samples=16, seed=0):
 # What it says
 
 
+@pytest.mark.slow
 def test_the_fit_knows_what_counting_does_not():
     table = pd.read_csv("data/profile-recovery.csv")
     part = profiles.recovery(["uniform"], samples=(16,), sizes=(8,), draws=20)
@@ -91,6 +92,7 @@ def test_what_papers_print_follows_from_their_rates():
     assert responses == [pytest.approx(6.95, abs=0.35), pytest.approx(4.0, abs=0.1)]
 
 
+@pytest.mark.slow
 def test_a_plan_of_aero_against_its_table():
     """AERO with Qwen2.5-Math-1.5B: 33.6 % of the groups of 16 are all wrong under GRPO, and GRPO
     has 2.8 times the FLOPs of training at the same budget of 16 rollouts a problem.
@@ -150,6 +152,7 @@ def test_little_data_gives_wide_intervals(correct, samples):
 # A plan
 
 
+@pytest.mark.slow
 def test_a_plan_agrees_with_arithmetic():
     profile = of_rates(np.full(200, 0.5), 64)
     plan = profile.plan(["grpo", "pods"], rounds=4).set_index("method")
@@ -175,6 +178,7 @@ def test_groups_that_pay_have_a_size():
     assert easy.best_n("flops") < easy.best_n("l40s")
 
 
+@pytest.mark.slow
 def test_a_method_that_remembers_shows_it():
     profile = of_rates(np.tile([0.02, 0.5], 16))
     first = profile.plan("knapsack", rounds=1)["effective_gradient_ratio"][0]
@@ -182,6 +186,7 @@ def test_a_method_that_remembers_shows_it():
     assert later > first + 0.05
 
 
+@pytest.mark.slow
 def test_every_method_can_be_planned():
     from workbench.utils.names import MORE_PAPERS, PAPERS
 
@@ -193,6 +198,7 @@ def test_every_method_can_be_planned():
     assert plan["cannot_say"].str.contains("learnt").all()
 
 
+@pytest.mark.slow
 def test_planned_against_measured():
     table = pd.read_csv("data/profile-planned.csv")
     runs, inside = table["runs"].sum(), table["first_inside"].sum()
@@ -206,6 +212,7 @@ def test_planned_against_measured():
         assert row[name] == pytest.approx(stored[name], rel=2e-3)
 
 
+@pytest.mark.slow
 def test_a_method_starts_with_the_rates_of_a_profile(tmp_path):
     lab = small_lab()
     profile = wb.profile(lab, samples=8)
@@ -263,6 +270,7 @@ def written(tmp_path, rows, kind="jsonl"):
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+@pytest.mark.slow
 def test_rows_of_responses_and_of_problems_say_the_same(tmp_path, kind):
     counts = {"a": 1, "b": 4, "c": 0}
     responses = [
@@ -380,6 +388,7 @@ def test_a_lab_is_sampled_and_its_responses_are_kept(tmp_path):
     assert profile.plot().get_xlabel() == "success rate"
 
 
+@pytest.mark.slow
 def test_a_killed_profile_goes_on(tmp_path):
     whole = wb.profile(small_lab(), samples=4)
     out = tmp_path / "profile"
@@ -397,6 +406,7 @@ def test_a_killed_profile_goes_on(tmp_path):
     assert all(path.stat().st_mtime_ns == then for path, then in there.items())
 
 
+@pytest.mark.slow
 def test_a_server_that_dies(tmp_path):
     out = tmp_path / "profile"
     with at(last=20) as (_, url), pytest.raises(ServerError):
@@ -409,6 +419,7 @@ def test_a_server_that_dies(tmp_path):
     assert len(whole.table) == 24
 
 
+@pytest.mark.slow
 def test_the_command_says_what_the_guide_shows(tmp_path, monkeypatch):
     guide = Path("docs/guides/before-training.md").read_text()
     shown = re.search(r"```text\n(.*?)\n```", guide, re.DOTALL)[1]

@@ -36,6 +36,7 @@ def pushed(what, folder, repo="me/pods"):
     return card
 
 
+@pytest.mark.slow
 def test_a_record_is_a_data_set_that_can_be_read_again(run, tmp_path):
     card = pushed(run.record, tmp_path / "hub")
     same_record(wb.load(tmp_path / "hub"), run.record)
@@ -50,6 +51,7 @@ def test_a_record_is_a_data_set_that_can_be_read_again(run, tmp_path):
     same_record(wb.load(tmp_path / "re"), run.record)
 
 
+@pytest.mark.slow
 def test_a_model_comes_from_memory_or_from_the_checkpoint(run, tmp_path):
     card = pushed(run, tmp_path / "now")
     pushed(wb.Run.resume(run.path), tmp_path / "later")
@@ -60,6 +62,7 @@ def test_a_model_comes_from_memory_or_from_the_checkpoint(run, tmp_path):
             assert torch.equal(weights[name], value)
 
 
+@pytest.mark.slow
 def test_an_adapter_says_so(tmp_path):
     model = str(shipped("models/tiny"))
     lab = wb.labs.transformers(

@@ -24,6 +24,7 @@ def page(name):
     return (ROOT / name).read_text()
 
 
+@pytest.mark.slow
 def test_the_code_runs_at_a_small_scale(at_small_scale, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "readme"}

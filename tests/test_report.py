@@ -193,6 +193,7 @@ def test_numbers_are_those_of_the_records(page, runs):
     assert trained == sum(frame["trained"].sum() for frame in every)
 
 
+@pytest.mark.slow
 def test_a_share_of_the_responses_is_of_every_run(runs):
     groups = load_all(runs)
     table = responses(groups, 60)

@@ -412,6 +412,7 @@ class Greedy(Slot):
 
 
 @pytest.mark.parametrize("size", [5, 3, 0])
+@pytest.mark.slow
 def test_a_curriculum_with_too_many_too_few_or_no_problems_is_named_in_a_run(lab, size):
     method = wb.methods.grpo(2).but(curriculum=Greedy(size))
     run = wb.Run(lab, method, problems_per_round=4, evaluate_every=0)

@@ -161,6 +161,7 @@ def test_a_lab_refuses_the_wrong_verifier_before_a_model_is_loaded():
             wb.Run(lab, wb.methods.grpo(2), problems_per_round=1)
 
 
+@pytest.mark.slow
 def test_a_letter_among_numbers_is_mathematics():
     assert len(from_rows([*ROWS, THIRD | {"answer": "A"}])) == 3
 
@@ -170,6 +171,7 @@ def test_choice_says_how_it_takes_a_fifth_letter():
         Choice().score(["E"], ["E"])
 
 
+@pytest.mark.slow
 def test_a_whole_number_may_have_any_size():
     assert from_rows([{"prompt": "10^400=", "answer": 10**400}])[0].answer == "1" + 400 * "0"
 
@@ -201,6 +203,7 @@ def test_a_data_frame_with_two_columns_of_one_name_is_refused():
         from_rows(frame)
 
 
+@pytest.mark.slow
 def test_numbers_in_a_csv_file_stay_as_they_are_written(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text("prompt,answer\na=,007\nb=,1e3\n")
@@ -220,6 +223,7 @@ def test_numbers_in_a_csv_file_stay_as_they_are_written(tmp_path):
         ("2.50", "2.5"),
     ],
 )
+@pytest.mark.slow
 def test_no_number_of_json_loses_digits(suffix, written, read, tmp_path):
     """A number that a float holds is written as Python writes it, as before."""
     row = f'{{"prompt": "x=", "answer": {written}}}'

@@ -131,6 +131,7 @@ def policies(chat_template=None, lora_alpha=8):
         ({"model": {"adapter": "b"}}, r"lab\.model.*: .*'b'"),
     ],
 )
+@pytest.mark.slow
 def test_a_policy_of_ones_own_is_told_from_another(tmp_path, changes, names):
     lab = replace(small_lab(), make_policy=policies(), model={"adapter": "a"})
     go(run(lab, tmp_path), 1)
@@ -210,6 +211,7 @@ def pretend(monkeypatch, **versions):
 
 
 @pytest.mark.parametrize("name", ["workbench", "source", "torch", "transformers", "numpy"])
+@pytest.mark.slow
 def test_a_run_goes_on_under_other_versions_by_one_word(tmp_path, monkeypatch, name):
     go(run(small_lab(), tmp_path), 1)
     pretend(monkeypatch, **{name: "0.0.9"})
@@ -271,6 +273,7 @@ def grid(*labels, seeds=1):
     return {**GRID, "cases": [{"label": label} for label in labels], "seeds": seeds}
 
 
+@pytest.mark.slow
 def test_a_sweep_mixes_versions_by_one_word(tmp_path, monkeypatch):
     sweep(grid("a"), out=tmp_path, jobs=1, report=print)
     pretend(monkeypatch, torch="0.0.9")
@@ -281,6 +284,7 @@ def test_a_sweep_mixes_versions_by_one_word(tmp_path, monkeypatch):
     assert (made["status"] == "done").all()
 
 
+@pytest.mark.slow
 def test_folders_that_were_exchanged_are_named(tmp_path):
     content = {**GRID, "cases": [{"label": "a"}, {"label": "b", "arguments": {"n": 3}}]}
     sweep(content, out=tmp_path, jobs=1, report=print)
@@ -315,6 +319,7 @@ def copied(made, folder):
     return folder
 
 
+@pytest.mark.slow
 def test_the_runs_of_a_trial_know_their_label_and_keep_a_sample(made):
     for path in wb.records.record_paths(made):
         record = wb.load(path, strict=True)
@@ -365,6 +370,7 @@ def test_a_flipped_bit_in_a_run_of_a_trial_is_named(made, tmp_path):
 # Labels
 
 
+@pytest.mark.slow
 def test_a_label_is_in_the_manifest_whatever_the_folder_is_called(tmp_path):
     made = sweep(grid(LONG, "a\\b: *?", seeds=2), out=tmp_path / "sweep", jobs=1, report=print)
     assert (made["status"] == "done").all()
@@ -387,6 +393,7 @@ def test_two_sweeps_with_one_label_stay_apart_where_their_seeds_are_the_same(tmp
     assert sorted(len(group) for group in found.values()) == [2, 2]
 
 
+@pytest.mark.slow
 def test_a_grid_over_a_notebook_takes_labels(tmp_path):
     nbformat = pytest.importorskip("nbformat")
     code = (
@@ -481,6 +488,7 @@ WRONG = {
     "message, change", [(m, each) for m, group in WRONG.items() for each in group]
 )
 @pytest.mark.parametrize("name", ["rlep", "prefix_rl"])
+@pytest.mark.slow
 def test_what_a_file_of_answers_holds_is_checked_before_round_1(tmp_path, message, change, name):
     lab = small_lab(pool=8, held_out=0)
     path = answers(tmp_path / "answers", lab, change)
@@ -534,6 +542,7 @@ def other_run(folder, copy):
 
 @pytest.mark.parametrize("change", [put_back, replaced, moved, deleted, other_run])
 @pytest.mark.parametrize("between", [True, False], ids=["between-calls", "in-a-loop"])
+@pytest.mark.slow
 def test_a_folder_that_changed_under_a_live_run_is_not_written_to(tmp_path, change, between):
     folder, copy = tmp_path / "run", tmp_path / "copy"
     live = run(small_lab(), folder, checkpoint_every=1)
@@ -556,6 +565,7 @@ def test_a_folder_that_changed_under_a_live_run_is_not_written_to(tmp_path, chan
 
 @pytest.mark.parametrize("rounds, every", [(4, 2), (3, 2), (4, 3), (1, 5)])
 @pytest.mark.parametrize("lost", [1, 2, "half a line"])
+@pytest.mark.slow
 def test_a_lost_end_is_found_whatever_the_last_line_is(tmp_path, rounds, every, lost):
     """The evaluation after the last round once came after the checkpoint that tells of it."""
     go(run(small_lab(), tmp_path, evaluate_every=3, checkpoint_every=every), rounds)
@@ -569,6 +579,7 @@ def test_a_lost_end_is_found_whatever_the_last_line_is(tmp_path, rounds, every, 
         wb.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_put_back_goes_on_from_what_is_on_the_disk(tmp_path):
     folder, copy = tmp_path / "run", tmp_path / "copy"
     live = run(small_lab(), folder, checkpoint_every=1)
@@ -624,6 +635,7 @@ def test_what_others_are_given_is_a_copy(tmp_path):
 
 
 @pytest.mark.parametrize("is_shared", [True, False], ids=["one-lab", "two-labs"])
+@pytest.mark.slow
 def test_two_runs_in_two_threads_are_what_they_are_alone(tmp_path, is_shared):
     lab = small_lab()
     found = {}
@@ -651,6 +663,7 @@ def test_two_runs_in_two_threads_are_what_they_are_alone(tmp_path, is_shared):
 # Questions and answers
 
 
+@pytest.mark.slow
 def test_question_and_gold_stand_once_in_the_record_and_beside_every_rollout(tmp_path):
     lab = small_lab(pool=None)
     go(run(lab, tmp_path, evaluate_every=1, checkpoint_every=2), 3)
@@ -687,6 +700,7 @@ def test_problems_are_recorded_again_after_rounds_that_did_not_count(tmp_path):
     assert set(record.questions["problem"]) == set(record.rollouts()["problem"])
 
 
+@pytest.mark.slow
 def test_sweeps_keep_a_sample_and_an_empty_table_says_why(tmp_path):
     sweep(grid("a"), out=tmp_path, jobs=1, report=print)
     record = wb.load(tmp_path / "a/seed-0")
@@ -702,6 +716,7 @@ def test_sweeps_keep_a_sample_and_an_empty_table_says_why(tmp_path):
 
 
 @pytest.mark.parametrize("size", [0.002, 0.02, 10])
+@pytest.mark.slow
 def test_a_sample_is_bounded_and_spread_over_the_run(tmp_path, size):
     go(run(small_lab(), tmp_path, problems_per_round=8), 9)
     whole = wb.load(tmp_path).rollouts()

@@ -423,6 +423,7 @@ def pour(connection, _):
     ],
     ids=["body", "head", "error", "endless"],
 )
+@pytest.mark.slow
 def test_a_deadline_is_that_of_the_whole_answer(send, said, monkeypatch):
     monkeypatch.setattr("workbench.policies.served.LARGEST_ANSWER", 1_000_000)
     started_at = time.monotonic()

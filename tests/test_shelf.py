@@ -231,6 +231,7 @@ def test_nothing_is_removed_where_something_is_wrong(folder):
 
 
 @pytest.mark.parametrize("how", ["not finished", "lost end", "damaged", "edited"])
+@pytest.mark.slow
 def test_a_run_that_is_not_finished_or_not_whole_is_refused_and_not_touched(how, tmp_path):
     lab = small_lab(pool=8, held_out=2, samples=1)
     path = tmp_path / "runs/b"

@@ -129,6 +129,7 @@ class TestOldWeights:
         list(wb.Run.resume(tmp_path / "parts").rounds(5, progress=False))
         assert whole.equals(wb.load(tmp_path / "parts").rollouts())
 
+    @pytest.mark.slow
     def test_the_importance_weights_of_the_objective_act(self, tmp_path):
         lab = LAB.stressed(lag=3)
         norms = []

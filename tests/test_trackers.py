@@ -92,6 +92,7 @@ def test_a_run_tells_its_trackers_and_tensorboard_beside_the_record(tmp_path):
     assert "kl" not in shown
 
 
+@pytest.mark.slow
 def test_a_round_that_is_repeated_is_shown_once(tmp_path):
     for first in (1, 2):
         # TensorBoard reads files in the order of the second in which each was begun.

@@ -55,17 +55,20 @@ def false_alarms(arms: int, looks: tuple[int, ...], trials: int, truth: np.ndarr
     return wrong / trials
 
 
+@pytest.mark.slow
 def test_looks_do_not_inflate_false_alarms():
     # 400 trials have a standard error of 1.1 points, and looks at plain 95 % intervals reach 10 %.
     assert false_alarms(1, LOOKS, 400, np.zeros(1)) < 0.08
 
 
+@pytest.mark.slow
 def test_arms_pass_on_their_error_and_no_more():
     # One arm is far better and is decided at once; the two others keep 5 % together.
     assert false_alarms(3, LOOKS, 300, np.array([-1.0, 0.0, 0.0])) < 0.085
 
 
 @pytest.mark.parametrize("looks", [(8,), LOOKS, sequential.LOOKS])
+@pytest.mark.slow
 def test_a_look_decides_at_its_nominal_level(looks):
     for n, nominal in zip(looks, sequential.nominal_levels(looks)):
         assert sequential.overall_p(nominal, n, looks) <= sequential.ALPHA
@@ -285,6 +288,7 @@ def test_so_many_pairs_would_find_what_was_measured_in_four_trials_of_five(grpo,
 
 @pytest.mark.parametrize("ratio", [0.7, 0.85, 1.0])
 @pytest.mark.parametrize("made", [0, 4])
+@pytest.mark.slow
 def test_a_trial_takes_as_many_pairs_as_is_said_in_four_trials_of_five(ratio, made):
     """Tuning knows the ratio within some 6 %; chance decides the rest."""
     rng = np.random.default_rng(6)

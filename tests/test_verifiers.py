@@ -56,6 +56,7 @@ def test_hand_made_cases():
     assert unexpected == []
 
 
+@pytest.mark.slow
 def test_reading_nothing_is_not_reading_wrongly(math):
     responses = ["", "I do not know.", r"\boxed{}", r"\boxed{???}", r"\boxed{1}", "#"]
     status = math.score(responses, ["2"] * 6).status.tolist()

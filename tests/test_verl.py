@@ -88,6 +88,7 @@ def test_without_verl_one_line_says_how_to_get_it(use):
 
 @pytest.mark.parametrize("method", ["podz", "pods"])
 @pytest.mark.skipif(INSTALLED, reason="verl is installed here")
+@pytest.mark.slow
 def test_the_example_makes_no_folder_for_what_it_cannot_run(tmp_path, method):
     out = tmp_path / "out"
     command = [sys.executable, str(EXAMPLES / "verl_run.py"), "--method", method, "--out", str(out)]
@@ -501,6 +502,7 @@ def mutated(description, path, value):
     path=st.lists(st.integers(0, 20), min_size=1, max_size=4),
     value=JSON,
 )
+@pytest.mark.slow
 def test_any_configuration_is_a_method_or_a_named_error(base, path, value):
     try:
         found = verl.method_of({"method": mutated(describe(base), path, value)})
