@@ -210,7 +210,7 @@ def what_is_wrong(out, path):
         if path.suffix == ".safetensors":
             checkpoints.load(path)
         record = wb.load(out, strict=True)
-        _ = record.manifest, record.rounds, record.evals, record.rollouts()
+        _ = record.manifest, record.rounds, record.evals, record.questions, record.rollouts()
     except (RecordError, OSError) as error:
         return str(error)
     return None

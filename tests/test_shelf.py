@@ -14,7 +14,8 @@ from conftest import small_lab
 from test_records import EVALUATION, MANIFEST, SMALL, go, round_of, snapshot, write
 
 import workbench as wb
-from workbench.records import RecordError, Writer, pack
+from workbench.problems import Problem
+from workbench.records import RecordError, RecordWarning, Writer, pack
 from workbench.records.locks import RecordLock
 from workbench.records.packing import _are_equal
 
@@ -295,6 +296,21 @@ def test_whatever_bit_is_flipped_the_file_is_named(kind, tmp_path):
         assert str(error.value).isprintable()
     path.write_bytes(content)
     frames(tmp_path / "a")
+
+
+def test_questions_that_are_damaged_are_not_left_out_in_silence(tmp_path):
+    writer = Writer(tmp_path / "a", MANIFEST)
+    row, columns = round_of(1)
+    problems = [Problem(name, "1+1=", "2", 1) for name in ("a", "b")]
+    writer.round(row, columns | {"text": np.array(["2"] * 4)}, problems)
+    pack(tmp_path)
+    assert wb.load(tmp_path / "a").rollouts()["gold"].tolist() == ["2"] * 4
+    [path] = tmp_path.glob("problems*")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(RecordError, match=path.name):
+        wb.load(tmp_path / "a", strict=True).rollouts()
+    with pytest.warns(RecordWarning, match=path.name):
+        assert "gold" not in wb.load(tmp_path / "a").rollouts()
 
 
 @pytest.mark.parametrize("how", ["missing", "link", "hard link", "pipe", "of another shelf"])

@@ -172,10 +172,10 @@ class Record:
                 warnings.warn(f"{self.path}: {self.why_empty}", RecordWarning, stacklevel=2)
             return pd.DataFrame(columns=names)
         table = table.drop_columns("part")
-        questions, _ = self._frame("problems")
         # Without the responses there is nothing to judge.
         needed = {"problem"} if is_asked else {"problem", "text"}
-        if len(questions) and needed <= {*table.column_names}:
+        questions = self.questions if needed <= {*table.column_names} else ()
+        if len(questions):
             texts = questions.set_index("problem").reindex(table["problem"].to_pylist())
             for name in ASKED:
                 table = table.append_column(name, pa.array(texts[name], from_pandas=True))
