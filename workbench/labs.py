@@ -60,6 +60,7 @@ class Lab:
     Attributes
     ----------
     name : str
+        What records call it.
     problems : Pool or Stream
         To train on.
     held_out : Pool, optional
@@ -68,7 +69,9 @@ class Lab:
     make_policy : function
         Returns a fresh policy at its initial weights.
     sampling : Sampling
+        How responses are drawn, in training and in evaluations.
     learning_rate : float
+        Of a run that names none.
     optimizer : dict
         Further keyword arguments of AdamW.
     max_grad_norm : float
@@ -435,7 +438,7 @@ def transformers(
         starts it on another GPU. It is handed the weights before every request. A run goes on from
         its manifest only where the lab is passed, since the server may have moved.
     options
-        The fields of `TransformersConfig` and of `ModelConfig`.
+        The fields of `TransformersConfig` and `ModelConfig` of `workbench.policies.settings`.
     """
     # Options, packages and the GPU are checked now; the model is loaded by the first round.
     config = TransformersConfig(model, **options)
@@ -513,7 +516,7 @@ def unsloth(
     verifier : optional
         Default: `Math()`.
     options
-        The fields of `UnslothConfig` and of `ModelConfig`.
+        The fields of `UnslothConfig` and `ModelConfig` of `workbench.policies.settings`.
 
     Notes
     -----
@@ -638,6 +641,7 @@ def served(
         A pattern around the question with {prompt} in it, or "chat" for the model's chat template,
         which the server applies.
     sampling : Sampling
+        How responses are drawn.
     samples : int
         Responses to each held-out problem in an evaluation.
 

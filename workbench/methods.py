@@ -129,7 +129,7 @@ class Method:
         return {name: value for name, value in vars(self).items() if name != "name"}
 
     def but(self, **changes: Any) -> Method:
-        """The same method with other slots or another name."""
+        """The same method with other slots or another name: changes are fields and their values."""
         # `replace` calls the constructor, which checks the changed slots. The other slot values are
         # shared; what learns in a run is a clone.
         return replace(self, **changes)
@@ -434,7 +434,12 @@ def dapo(
 def gspo(n: int = 8, clip: tuple[float, float] = (3e-4, 4e-4)) -> Method:
     """Group sequence policy optimisation: the ratio is that of whole responses.
 
-    A sequence's ratio moves far less than a token's, hence the narrow clip range.
+    Parameters
+    ----------
+    n : int
+        Rollouts a problem.
+    clip : (low, high)
+        A sequence's ratio moves far less than a token's, hence the narrow range.
 
     References
     ----------
@@ -447,6 +452,13 @@ def gspo(n: int = 8, clip: tuple[float, float] = (3e-4, 4e-4)) -> Method:
 @method(paper="Dr. GRPO (arXiv 2503.20783)", decides="advantage")
 def dr_grpo(n: int = 8, length: int | None = None) -> Method:
     """Dr. GRPO: no division by the deviation, and a constant in place of the response's length.
+
+    Parameters
+    ----------
+    n : int
+        Rollouts a problem.
+    length : int, optional
+        The constant; None for the limit of a response.
 
     References
     ----------

@@ -219,6 +219,7 @@ class Run:
         holds another run is refused. None keeps the record in a temporary directory that goes with
         this object.
     problems_per_round : int
+        Problems that a round begins with; an allocator may ask for more.
     learning_rate : float, optional
         None for the lab's own.
     mini_batches : int
@@ -322,8 +323,8 @@ class Run:
         """The run whose record is at `path`, to go on where it stopped.
 
         Lab and method are made from the manifest. Those with parts of your own making have to be
-        passed, and trackers have to be named again. With `mixed` it goes on also under other
-        conditions, see `Run`.
+        passed as `lab` and `method`, and `trackers` have to be named again. With `mixed` it goes on
+        also under other conditions, see `Run`.
         """
         manifest = Record(path).manifest
         refuse_other_files(Path(path))

@@ -12,9 +12,11 @@ from workbench.cli.options import Figure, Json
 from workbench.cli.summaries import amount
 from workbench.cli.terminal import as_json, say
 
+Folder = Annotated[str, Argument(metavar="FOLDER", help="With records in it.")]
+
 
 def show(
-    paths: Annotated[list[str], Argument(metavar="RECORD...")],
+    paths: Annotated[list[str], Argument(metavar="RECORD...", help="Directories of runs.")],
     out: Figure = None,
     json: Json = False,
 ) -> None:
@@ -56,7 +58,7 @@ def show(
 
 
 def report(
-    paths: Annotated[list[str], Argument(metavar="RECORD...")],
+    paths: Annotated[list[str], Argument(metavar="RECORD...", help="Directories of runs.")],
     out: Annotated[str, Option(metavar="FILE", help="The file to write.")],
     json: Json = False,
 ) -> None:
@@ -76,7 +78,7 @@ def report(
     say(as_json({"report": written}) if json else written)
 
 
-def pack(folder: Annotated[str, Argument(metavar="FOLDER")], json: Json = False) -> None:
+def pack(folder: Folder, json: Json = False) -> None:
     """Put all runs in FOLDER into four files.
 
     They are read as before, by the same paths, but they cannot go on: checkpoints are removed.
@@ -94,7 +96,7 @@ def pack(folder: Annotated[str, Argument(metavar="FOLDER")], json: Json = False)
 
 
 def runs(
-    folder: Annotated[str, Argument(metavar="FOLDER")],
+    folder: Folder,
     sort: Annotated[str, Option(metavar="COLUMN", help="Largest last; -COLUMN: first.")] = "path",
     where: Annotated[
         list[str], Option(metavar="COLUMN=TEXT", help="Only such runs. Repeatable.")
@@ -134,7 +136,7 @@ def runs(
 
 
 def compare(
-    paths: Annotated[list[str], Argument(metavar="A B...")],
+    paths: Annotated[list[str], Argument(metavar="A B...", help="Directories or logs of runs.")],
     x: Annotated[
         str | None,
         Option(

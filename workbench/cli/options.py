@@ -32,6 +32,7 @@ Ray = Annotated[
     str | None,
     Option(metavar="ADDRESS", help="A Ray cluster: auto, its address, or local to start one here."),
 ]
+Gpus = Annotated[float, Option(help="GPUs that each run takes on Ray.")]
 Figure = Annotated[
     str | None, Option("--out", metavar="FIGURE", help="Write a figure, as .svg, .png or .pdf.")
 ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from workbench.cli import summaries
-from workbench.cli.options import Jobs, Json, Lab, Mixed, Out, Ray, Rounds, Seed
+from workbench.cli.options import Gpus, Jobs, Json, Lab, Mixed, Out, Ray, Rounds, Seed
 from workbench.cli.terminal import as_json, say
 from workbench.utils import names
 from workbench.utils.names import LABS, MORE_PAPERS, PAPERS, SLOTS
@@ -142,7 +142,7 @@ run.__doc__ = str(run.__doc__).replace("SLOTS", ", ".join(SLOTS))
 
 
 def resume(
-    path: Annotated[str, Argument(metavar="RECORD")],
+    path: Annotated[str, Argument(metavar="RECORD", help="The directory of a run.")],
     rounds: Annotated[
         int | None,
         Option(min=1, help="Rounds in all. Default: as many as the run was last asked for."),
@@ -184,11 +184,11 @@ def _train(run: Run, rounds: int, json: bool) -> None:
 
 
 def sweep(
-    grid: str,
+    grid: Annotated[str, Argument(metavar="GRID", help="A YAML file.")],
     out: Annotated[str | None, Option(help="Output directory. Default: runs/sweeps/NAME.")] = None,
     jobs: Jobs = None,
     ray: Ray = None,
-    gpus: Annotated[float, Option(help="GPUs that each run takes on Ray.")] = 0.0,
+    gpus: Gpus = 0.0,
     records: Annotated[
         str | None, Option(metavar="DIRECTORY", help="Default: the folder of the grid or of --out.")
     ] = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
-from workbench.cli.options import Jobs, Json, Lab, Mixed, Out, Rates, Ray, Target, TuningSeeds
+from workbench.cli.options import Gpus, Jobs, Json, Lab, Mixed, Out, Rates, Ray, Target, TuningSeeds
 from workbench.cli.terminal import as_json, say
 from workbench.cli.train import lab_options
 
@@ -51,12 +51,16 @@ def trial(
         str | None,
         Option(metavar="DIRECTORY", help="Charge the arms to the error budget of this ledger."),
     ] = None,
+    level: Annotated[
+        float | None, Option(help="Probability of a wrong verdict. Default: 0.05, or the ledger's.")
+    ] = None,
     forecast: Annotated[
         int | None, Option(help="Rounds that are forecast. Default: twice those of a run.")
     ] = None,
     mixed: Mixed = False,
     jobs: Jobs = None,
     ray: Ray = None,
+    gpus: Gpus = 0.0,
     json: Json = False,
 ) -> None:
     """Does a method help? Tune it and the baseline, and compare them on fresh seeds.
@@ -88,9 +92,11 @@ def trial(
         first_seed=first_seed,
         mixed=mixed,
         ledger=ledger,
+        level=level,
         forecast=forecast,
         jobs=jobs,
         ray=ray,
+        gpus=gpus,
         report=partial(say, err=json),
     )
     table = done.table
@@ -120,7 +126,7 @@ def trial(
 
 
 def ledger(
-    path: Annotated[str, Argument(metavar="DIRECTORY")],
+    path: Annotated[str, Argument(metavar="DIRECTORY", help="That of --ledger.")],
     json: Json = False,
 ) -> None:
     """Show all ideas that were tried with one error budget.

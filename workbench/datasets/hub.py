@@ -133,6 +133,7 @@ def hub(
     n : int, optional
         Size of a subset drawn by `seed`; None for all problems.
     seed : int
+        Of the subset.
     template : str, optional
         Text with {prompt} where the question goes, such as `BOXED`, the default, `TAGS` or, the
         default of "gpqa", `CHOICE` of `workbench.datasets.hub`; "{prompt}" for the bare question.

@@ -116,7 +116,8 @@ def from_file(
     ----------
     path : path
         A file that ends in .jsonl (an object on each line), .json (a list of objects), .csv (with a
-        line of names) or .parquet.
+        line of names) or .parquet. Where a float cannot hold a number in JSON, the answer is the
+        text that stands there.
     prompt, answer, level, template, repeated, verifier
         As in `from_rows`.
 

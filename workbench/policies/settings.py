@@ -44,6 +44,7 @@ class ModelConfig:
         A pattern around the question with {prompt} in it, or "chat" for the tokenizer's chat
         template.
     sampling : Sampling
+        How responses are drawn, in training and in evaluations.
     samples : int
         Responses to each held-out problem in an evaluation.
     micro_tokens : int

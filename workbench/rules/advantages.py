@@ -227,7 +227,7 @@ class OfFunction(Slot):
 
 @dataclass(frozen=True)
 class GroupNormalized(OfFunction):
-    """`group_normalized` as a slot value: GRPO's advantage."""
+    """`group_normalized` as a slot value, with its parameters: GRPO's advantage."""
 
     ddof: int = 0
     eps: float = 0.0
@@ -240,7 +240,7 @@ class GroupNormalized(OfFunction):
 
 @dataclass(frozen=True)
 class LeaveOneOut(OfFunction):
-    """`leave_one_out` as a slot value: RLOO's advantage."""
+    """`leave_one_out` as a slot value, with its parameter: RLOO's advantage."""
 
     clip: float | None = None
 
@@ -250,7 +250,7 @@ class LeaveOneOut(OfFunction):
 
 @dataclass(frozen=True)
 class Posterior(OfFunction):
-    """`posterior` as a slot value: AERO's advantage, in which no group is dead."""
+    """`posterior` as a slot value, with its parameters: AERO's advantage; no group is dead."""
 
     alpha: float = 1.0
     beta: float = 1.0
@@ -265,7 +265,7 @@ class Posterior(OfFunction):
 
 @dataclass(frozen=True)
 class BatchNormalized(OfFunction):
-    """`batch_normalized` as a slot value: the advantages of REINFORCE++."""
+    """`batch_normalized` as a slot value, with its parameters: that of REINFORCE++."""
 
     baseline: str | None = None
     ddof: int = 0

@@ -471,7 +471,10 @@ def rows_of(rollouts: Rollouts, ids: Sequence[str], kept: np.ndarray) -> np.ndar
 
 @dataclass
 class InProportion(RemembersPosteriors, Split):
-    """Base of allocators whose counts are in proportion to weights that posteriors give."""
+    """Base of allocators whose counts are in proportion to weights that posteriors give.
+
+    A problem gets n rollouts on average, `low` at least and `up` at most.
+    """
 
     n: int = 8
     low: Count = 2

@@ -88,6 +88,7 @@ class Recycled(OverEpochs):
         as for `courses.PrefixSampling`; one that was tried again is not recycled once more.
         "stopped": problems with a rollout that a course has stopped, as for `courses.Partial`.
     low, high : float
+        Bounds of the success rate.
     share : float
         Share of a round that recycled problems may take.
     waiting : list of ids

@@ -26,7 +26,13 @@ from workbench.verifiers.boxes import BOX, after_thinking, closings
 
 @dataclass(frozen=True)
 class Correct:
-    """The verifier's own reward: 1 for a right answer, 0 for a wrong one."""
+    """The verifier's own reward: 1 for a right answer, 0 for a wrong one.
+
+    Attributes
+    ----------
+    weight : float
+        Its factor in the sum of the parts.
+    """
 
     weight: float = 1.0
     # A class variable and no argument: it names the column, whatever the configuration is.
@@ -44,6 +50,15 @@ class Tags:
     They belong in the order of the names, each with something in it, and nothing earns anything
     inside of a tag that never closes.
 
+    Attributes
+    ----------
+    weight : float
+        Its factor in the sum of the parts.
+    names : tuple of str
+        Of the tags.
+
+    References
+    ----------
     PODS (arXiv 2504.13818) gives up to 0.2 for its tags, in its released configuration.
     """
 
@@ -86,6 +101,11 @@ class Tags:
 class Boxed:
     """1 where a response has exactly one box behind its thoughts, and something in it, else 0: a
     format reward for answers in boxes.
+
+    Attributes
+    ----------
+    weight : float
+        Its factor in the sum of the parts.
     """
 
     weight: float = 0.2
@@ -109,6 +129,8 @@ class Overlong:
 
     Attributes
     ----------
+    weight : float
+        Its factor in the sum of the parts.
     limit : int, optional
         Tokens; None for the limit of the sampling.
     buffer : float

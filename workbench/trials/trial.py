@@ -103,11 +103,14 @@ class Trial:
     mini_batches : int or list of int, optional
         Optimizer steps of a round. Several are tuned, each with all rates.
     tuning_seeds : int
+        Seeds of the tuning. The first runs at every rate, each further one at the better half of
+        those that are left.
     first_seed : int, optional
         The fresh seeds begin with this number, and the seeds of tuning with 1,000,000 plus this
         number. A trial that is repeated with another number has seeds that the first did not have.
         None for 0, or for seeds that no trial of the ledger had.
     problems_per_round : int
+        Problems that a round begins with.
     evaluate_every : int, optional
         Rounds between evaluations in the comparison; None for a fifth of the rounds.
     columns : {"sample", "none", "outcomes", "scores", "all"}
@@ -578,6 +581,7 @@ class Trial:
 
 # The arguments are written once, in `Trial`, and help shows them here as well.
 trial.__signature__ = inspect.signature(Trial)  # type: ignore[attr-defined]
+trial.__doc__ = (trial.__doc__ or "") + (Trial.__doc__ or "").partition("\n")[2]
 
 
 def _curve_of(case: Case) -> Curve:

@@ -43,8 +43,9 @@ class Math(Verifier):
     ----------
     boxed : bool
         True: a response without a complete `\boxed{...}` is `unparsed`. False: in such a response
-        Math-Verify looks for the answer behind "the answer is" and in the last expression or
-        number. Of several boxes the last one counts, and those that stand together with it.
+        what stands in the last `<answer>` tags is read as a box is, and without these Math-Verify
+        looks for the answer behind "the answer is" and in the last expression or number. Of several
+        boxes the last one counts, and those that stand together with it.
     workers : int
         Processes.
     deadline : float
