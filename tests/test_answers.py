@@ -110,7 +110,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_answer_earns_more_than_one_of_300_golds(math):
     """Whoever could be paid for several golds need not solve anything."""
     golds = DIFFERENT[:300]

@@ -111,6 +111,7 @@ def names(monkeypatch):
     return {"__name__": "guide"}
 
 
+@pytest.mark.long
 def test_the_guide_goes_from_the_sandbox_to_a_run(
     writes_programs, names, tmp_path, monkeypatch, capsys
 ):

@@ -411,7 +411,7 @@ def test_a_figure_for_a_paper_has_nothing_cut_off(tmp_path, source):
 # A known difference
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_other_seeds_differ_by_nothing_and_another_rate_by_much(tmp_path):
     for name, first, rate in (("fast", 0, 1e-3), ("again", 4, 1e-3), ("slow", 0, 1e-7)):
         for seed in range(first, first + 3):

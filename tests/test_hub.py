@@ -96,6 +96,7 @@ def test_there_is_a_sample_of_every_data_set():
 
 
 @pytest.mark.parametrize("name", OF_TEXT)
+@pytest.mark.long
 def test_gold_answers_score_one_and_others_zero(name, math):
     pool = sample(name)
     assert len(pool) == SIZES.get(name, 20)
@@ -179,6 +180,7 @@ DISHONEST = {
 
 
 @pytest.mark.parametrize("name", OF_CODE)
+@pytest.mark.long
 def test_dishonest_programs_pass_no_tests(name, code):
     # Every third problem: each form of tests is among them.
     pool = sample(name).problems[::3]

@@ -86,7 +86,7 @@ def held_by(run):
     return [weakref.ref(each) for each in [*held, *training.policy.parameters()]]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("is_done, again", [(False, "same"), (True, "new")])
 @pytest.mark.parametrize("place", PLACES)
 def test_stopped_anywhere_a_run_goes_on_bit_for_bit(
@@ -307,7 +307,7 @@ def notebook(tmp_path):
     manager.shutdown_kernel(now=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_stays_behind_the_traceback_that_a_notebook_keeps(notebook, tmp_path):
     notebook.run(BEGINNING)
     notebook.run("out = 'whole'" + TRAINING)

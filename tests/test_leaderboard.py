@@ -420,7 +420,7 @@ def printed(arguments):
     return stream.getvalue()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_tunes_every_method_and_makes_the_same_fresh_seeds(made):
     out, first, _ = made
     for label in ("grpo", "mine"):

@@ -32,6 +32,7 @@ def trials():
 
 
 @pytest.mark.parametrize(("folder", "against"), trials().items())
+@pytest.mark.long
 def test_what_was_found_of_every_arm_follows_from_the_shelf(folder, against):
     recorded = recorded_table(RUNS / folder, "arms").set_index("arm")
     recorded = recorded[recorded["ratio"].notna()]

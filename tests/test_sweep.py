@@ -69,6 +69,7 @@ def two_starts(tmp_path_factory):
     return folder / "out", starts
 
 
+@pytest.mark.long
 def test_runs_leave_records_and_a_failure_stops_no_other(two_starts):
     out, starts = two_starts
     frame, lines = starts[0]
@@ -261,6 +262,7 @@ def test_whatever_dies_is_named_takes_nothing_along_and_leaves_nothing_behind(tm
     assert len(list((tmp_path / "killed").glob("logs/*/outcome.json"))) == 3
 
 
+@pytest.mark.long
 def test_a_script_without_a_guard_makes_its_runs_once(tmp_path):
     """Processes of multiprocessing import the main module again, which must not begin anew."""
     (tmp_path / "script.py").write_text(
@@ -691,6 +693,7 @@ def notebooks(tmp_path_factory):
     return folder, grid, starts
 
 
+@pytest.mark.long
 def test_notebooks_run_side_by_side_and_a_failure_stops_no_other(notebooks):
     frame, lines = notebooks[2][0]
     assert frame["word"].tolist() == ["meet-a", "meet-b", "fail", "die"]

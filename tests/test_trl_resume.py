@@ -297,6 +297,7 @@ def undisturbed(tmp_path_factory):
     "place, is_done",
     [*((place, True) for place in STOPPING), ("stepping", False), ("saving", False)],
 )
+@pytest.mark.long
 def test_the_same_trainer_goes_on_after_an_interrupt(
     place, is_done, undisturbed, tmp_path, monkeypatch
 ):
@@ -314,6 +315,7 @@ def test_the_same_trainer_goes_on_after_an_interrupt(
 
 @pytest.mark.parametrize("method", [None, METHOD])
 @pytest.mark.parametrize("place", ["sampling", "forward", "between", "stepping"])
+@pytest.mark.long
 def test_training_begins_anew_with_a_round_of_its_own(place, method, tmp_path, monkeypatch):
     one = trainer(tmp_path, method, **OFTEN)
     sample = trl.GRPOTrainer._generate_and_score_completions
