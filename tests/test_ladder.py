@@ -1,5 +1,6 @@
 """The ladder: candidates of tasks, and what methods change from rung to rung."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -89,6 +90,19 @@ def test_orders_of_rungs_are_compared_by_ranks():
     assert trivial["correlation"].tolist() == pytest.approx([1, 1])
     papers = found[found["second"] == rungs.PAPERS]
     assert set(papers["methods"]) == {5} and set(papers["measure"]) == {"accuracy at equal rounds"}
+
+
+def test_what_is_sampled_can_be_held_fixed():
+    ratios = {"small": [2, 1, 3, 5, 4, 7, 6], "large": [1, 3, 2, 4, 7, 5, 6]}
+    table = of_sizes(ratios, ratios)
+    table["a_round"] = [1, 2, 3, 4, 5, 6, 7] * 2
+    found = rungs.correlations(table).set_index(["measure", "first", "second"])["partial"]
+    # The same by another way: what a line through the ranks of the third leaves of both ranks.
+    steps = np.arange(1, 8)
+    rests = [ranks - np.polyval(np.polyfit(steps, ranks, 1), steps) for ranks in ratios.values()]
+    expected = np.corrcoef(*rests)[0, 1]
+    assert found["rollouts to the target", "small", "large"] == pytest.approx(expected)
+    assert found.drop(("rollouts to the target", "small", "large")).isna().all()
 
 
 def test_an_effect_goes_the_same_way_only_where_both_intervals_say_so():

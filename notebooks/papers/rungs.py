@@ -230,8 +230,9 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
     -------
     DataFrame, a row for each (first, second)
         measure (a key of `MEASURES`), methods (how many both have), correlation (Spearman's, of
-        ranks) and p (how often as strong a one comes about if the methods of one rung are shuffled,
-        exactly).
+        ranks), p (how often as strong a one comes about if the methods of one rung are shuffled,
+        exactly) and partial (of two rungs by rollouts: what is left of the correlation when ranks
+        by what a method samples in a round are held fixed).
     """
     rows = []
     for measure, column in MEASURES.items():
@@ -264,7 +265,24 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
                     "p": tested.pvalue,
                 }
             )
-    return pd.DataFrame(rows)
+    found = pd.DataFrame(rows)
+    return found.assign(partial=_beyond_sampled(found))
+
+
+def _beyond_sampled(found: pd.DataFrame) -> list[float]:
+    """The partial correlation of every pair of rungs by rollouts; NaN of other pairs."""
+    is_sampled = found["first"] == SAMPLED
+    known = found[is_sampled].set_index("second")["correlation"]
+    left = []
+    for row in found.itertuples():
+        if row.measure != "rollouts to the target" or row.first == SAMPLED:
+            left.append(np.nan)
+            continue
+        a, b = known[row.first], known[row.second]
+        # Nothing is left to be seen of an order that what is sampled decides alone.
+        with np.errstate(invalid="ignore"):
+            left.append((row.correlation - a * b) / np.sqrt((1 - a**2) * (1 - b**2)))
+    return left
 
 
 def intervals(rungs: Mapping[str, Shelf], resamples: int = RESAMPLES) -> pd.DataFrame:
