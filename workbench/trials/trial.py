@@ -580,7 +580,9 @@ class Trial:
 
 
 # The arguments are written once, in `Trial`, and help shows them here as well.
-trial.__signature__ = inspect.signature(Trial)  # type: ignore[attr-defined]
+trial.__signature__ = inspect.signature(Trial).replace(  # type: ignore[attr-defined]
+    return_annotation="Trial"
+)
 trial.__doc__ = (trial.__doc__ or "") + (Trial.__doc__ or "").partition("\n")[2]
 
 
