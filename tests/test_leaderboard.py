@@ -174,15 +174,13 @@ def test_the_figure_has_the_ratios_of_the_table(groups):
 def test_the_table_in_markdown(groups):
     """What cannot be said stays empty, and an interval without an end says so."""
     table = analysis.table(groups, target=0.5, units=analysis.FAIR_UNITS)
-    text = leaderboards.markdown(table.assign(changes=pd.Series({"fast": "allocator"})))
+    text = leaderboards.markdown(table)
     head, _, grpo, fast, slow = text.split("\n")
-    assert head.startswith("| method | changes | rollouts | FLOPs | FLOPs, all rows |")
-    assert grpo == "| `grpo` |  | 1 | 1 | 1 | the baseline |  | 3 of 3 |  |"
+    assert head == "| method | rollouts | FLOPs, all rows | verdict |"
+    assert grpo == "| `grpo` | 1 | 1 | the baseline |"
     ratio = "1.02 [0.97, 1.07]"
-    assert (
-        fast == f"| `fast` | allocator | {ratio} | {ratio} | {ratio} | alike | 0.45 | 3 of 3 | 9 |"
-    )
-    assert ", open] | open | 1 | 0 of 3 |  |" in slow
+    assert fast == f"| `fast` | {ratio} | {ratio} | alike |"
+    assert slow.endswith(", open] | open |")
 
 
 def test_what_a_method_changes_follows_from_its_record():

@@ -85,6 +85,24 @@ def test_sequence_gradient_is_shared_by_its_tokens():
     assert logprobs.grad[1].tolist() == [pytest.approx(1.0), 0.0, 0.0]
 
 
+def test_on_policy_gspo_has_the_gradient_of_grpo():
+    """All ratios are 1, so where they are taken makes no difference with the mean over rollouts."""
+    gradients = []
+    for ratio, clip in (("token", (0.2, 0.28)), ("sequence", (3e-4, 4e-4))):
+        new = torch.linspace(-2, -1, 6).reshape(2, 3).requires_grad_()
+        policy_loss(
+            new,
+            new.detach(),
+            ADVANTAGES,
+            MASK,
+            clip=clip,
+            importance_sampling=ratio,
+            loss_aggregation="rollout",
+        ).backward()
+        gradients.append(new.grad)
+    assert torch.allclose(*gradients)
+
+
 @given(st.sampled_from(IMPORTANCE_SAMPLING), st.sampled_from(LOSS_AGGREGATION), st.integers(0, 99))
 def test_padding_never_matters(importance_sampling, aggregation, seed):
     draw = torch.Generator().manual_seed(seed)

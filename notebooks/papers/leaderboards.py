@@ -331,28 +331,21 @@ def markdown(table: pd.DataFrame) -> str:
     Parameters
     ----------
     table : DataFrame
-        As `standings.table` gives it, with a column `changes` of what
-        `changed_slots` gives.
+        As `standings.table` gives it.
 
     Returns
     -------
     str
-        A line a method: its label, what it changes, the ratios of rollouts, of FLOPs, and of FLOPs
-        with all selected rows to the target, with their intervals, the verdict, p after Holm's
-        correction, how many runs reached the target, and the change that its seeds would have
-        shown.
+        A line a method: its label, the ratios of rollouts and of FLOPs with all selected rows to
+        the target, with their intervals, and the verdict.
     """
-    head = ["method", "changes", "rollouts", "FLOPs", "FLOPs, all rows", "verdict"]
-    head += ["p (Holm)", "reached", "resolves, %"]
+    head = ["method", "rollouts", "FLOPs, all rows", "verdict"]
     rows = []
-    for method, row in table.fillna({"changes": ""}).iterrows():
+    for method, row in table.iterrows():
         shown = [
             ratio_text(row[unit], row[f"{unit}_low"], row[f"{unit}_high"])
-            for unit in ("rollouts", "flops", "flops_all")
+            for unit in ("rollouts", "flops_all")
         ]
-        p = f"{row['p_holm']:.2g}" if np.isfinite(row["p_holm"]) else ""
-        resolves = f"{row['resolves']:.0f}" if np.isfinite(row["resolves"]) else ""
         outcome = row["verdict"] if isinstance(row["verdict"], str) else "the baseline"
-        reached = f"{row['reached']:.0f} of {row['seeds']:.0f}"
-        rows.append([f"`{method}`", row["changes"], *shown, outcome, p, reached, resolves])
+        rows.append([f"`{method}`", *shown, outcome])
     return markdown_table(head, rows)

@@ -375,23 +375,18 @@ def claims_of_paper(
     return verdict_table(pd.concat(found, ignore_index=True), pd.concat(rates, ignore_index=True))
 
 
-def headlines(found: pd.DataFrame, before: pd.DataFrame, folder: Path) -> pd.DataFrame:
-    """The claims that docs/claims.md shows, each with its regime and the rates of its two arms.
+def headlines(found: pd.DataFrame) -> pd.DataFrame:
+    """The claims that docs/claims.md shows, each with its regime.
 
     Parameters
     ----------
     found : DataFrame
         Of `claims.judged` or `verdicts.read`, of all claims.
-    before : DataFrame
-        Of `claims.at_one_rate`, of the same claims.
-    folder : path
-        The one with the shelves, data/runs.
 
     Returns
     -------
     DataFrame, a row a claim
-        paper, claim, published, scaled, regime, learning rates (of the arm and of its baseline, for
-        each of the pairs that are averaged), here, verdict and at one rate.
+        paper, claim, published, scaled, regime, here and verdict.
 
     Raises
     ------
@@ -399,38 +394,20 @@ def headlines(found: pd.DataFrame, before: pd.DataFrame, folder: Path) -> pd.Dat
         For a table of other claims than those that there are now.
     """
     rows = []
-    texts = verdict_texts(found).to_dict("records")
-    for claim, tuned, untuned in zip(CLAIMS, texts, before.to_dict("records"), strict=True):
+    for claim, texts in zip(CLAIMS, verdict_texts(found).to_dict("records"), strict=True):
         if not claim.headline:
             continue
-        names = [claim.measured_by.arm, claim.measured_by.baseline]
-        # A claim may average over several pairs of arm and baseline.
-        pairs = [*zip(*((name,) if isinstance(name, str) else name for name in names))]
-        shelves = [arm.rpartition("/")[0] for arm, _ in pairs]
-        regimes = [shelf.removeprefix("regimes/") for shelf in shelves]
+        arms = claim.measured_by.arm
+        # A claim may average over several arms, each of a regime of its own.
+        places = (arms,) if isinstance(arms, str) else arms
+        regimes = [arm.rpartition("/")[0].removeprefix("regimes/") for arm in places]
         where = REGIMES[regimes[0]].where
         if len(regimes) > 1:
             # Their descriptions begin with what they differ in.
             where = f"{where.partition(', ')[2]}; mean over the regimes {', '.join(regimes)}"
-        rates = []
-        for shelf, pair in zip(shelves, pairs):
-            of_pair = [_rate(folder / shelf, place.rpartition("/")[2]) for place in pair]
-            rates.append(" and ".join(f"{rate:.1e}" for rate in of_pair))
-        one_rate = f"{untuned['here_one_rate']} {untuned['verdict_one_rate']}"
-        rows.append(
-            {
-                "paper": tuned["paper"],
-                "claim": tuned["claim"],
-                "published": tuned["published"],
-                "scaled": tuned["scaled"],
-                "regime": where,
-                "learning rates": "; ".join(rates),
-                "here": tuned["here"],
-                "verdict": tuned["verdict"],
-                "at one rate": one_rate.strip() or "not measured",
-            }
-        )
-    return pd.DataFrame(rows)
+        rows.append({**texts, "regime": where})
+    shown = ["paper", "claim", "published", "scaled", "regime", "here", "verdict"]
+    return pd.DataFrame(rows, columns=shown)
 
 
 def markdown(data: Path) -> str:
@@ -439,20 +416,10 @@ def markdown(data: Path) -> str:
     Parameters
     ----------
     data : path
-        The folder with verdicts.csv, verdicts-one-rate.csv and runs.
+        The folder with verdicts.csv.
     """
-    before = at_one_rate(CLAIMS, data / "verdicts-one-rate.csv")
-    table = headlines(read_verdicts(data / "verdicts.csv"), before, data / "runs")
+    table = headlines(read_verdicts(data / "verdicts.csv"))
     return markdown_table(list(table), table.to_numpy().tolist())
-
-
-def _rate(folder: Path, arm: str) -> float:
-    """The learning rate that an arm of a recorded trial was given by tuning."""
-    arms = recorded_table(folder, "arms").set_index("arm")
-    # The baseline has no row of its own.
-    if arm in arms.index:
-        return float(arms.loc[arm, "learning_rate"])
-    return float(arms["baseline_learning_rate"].iloc[0])
 
 
 def one_rate(table: pd.DataFrame) -> pd.DataFrame:
