@@ -27,6 +27,7 @@ __all__ = [
     "paired",
     "percent_saved",
     "seed_means",
+    "without_nan",
 ]
 
 
@@ -264,6 +265,28 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def without_nan(table: pd.DataFrame) -> pd.DataFrame:
+    """The table as it is to be shown, with an empty cell for each NaN; a column that had one
+    holds texts.
+
+    >>> without_nan(pd.DataFrame({"ratio": [float("nan"), 0.75], "seeds": [8, 8]}))
+      ratio  seeds
+    0            8
+    1  0.75      8
+    """
+    shown = table.copy()
+    for place in range(table.shape[1]):
+        column = table.iloc[:, place]
+        there = column.dropna()
+        if len(there) < len(column):
+            texts: Iterable[Any] = there
+            if pd.api.types.is_numeric_dtype(column):  # with the decimals that pandas gives it
+                texts = there.to_string(index=False, header=False).split()
+            left = iter(texts)
+            shown.isetitem(place, ["" if gone else next(left) for gone in column.isna()])
+    return shown
 
 
 def _seeded(runs: Any) -> dict[int, Any]:
