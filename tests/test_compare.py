@@ -154,6 +154,20 @@ def test_metrics_of_verl_and_a_last_line_that_is_being_written(tmp_path):
     assert "unfinished" in log.notes[0]
 
 
+def test_several_logs_of_one_run_are_no_seeds(tmp_path):
+    """A run of verl leaves its console, its metrics and more side by side in one folder."""
+    console(tmp_path / "run" / "console.log", [0.1, 0.2])
+    verl(tmp_path / "run" / "gsm8k.jsonl", [0.1, 0.2])
+    message = r"console.log .*, gsm8k.jsonl .* are logs of different kinds.* name one of them$"
+    with pytest.raises(ValueError, match=message):
+        logs(tmp_path / "run")
+    # W&B has a link to the latest run beside the run.
+    csv(tmp_path / "runs" / "seed-3.csv", [0.1, 0.2])
+    (tmp_path / "runs" / "latest.csv").symlink_to(tmp_path / "runs" / "seed-3.csv")
+    [log] = logs(tmp_path / "runs")
+    assert log.seed == 3
+
+
 def test_the_console_and_the_dumps_of_verl(tmp_path):
     printed = tmp_path / "run-seed-2.log"
     printed.write_text(

@@ -314,10 +314,13 @@ def test_completions_that_trl_logged(tmp_path):
     assert profile.table["status"].tolist()[1] == "suspicious"
 
 
-def test_rollouts_that_verl_dumped(tmp_path):
+@pytest.mark.parametrize("name", [None, "uid", "id"])
+def test_rollouts_that_verl_dumped(name, tmp_path):
+    """The uid of a dump names a response; so may the id of another table."""
     rows = [
         {"input": "1+1=", "output": "2", "gts": "2", "score": score, "step": 1}
-        for score in (1.0, -1.0, 1.0)
+        | ({name: f"254e1b0f-9fc5-464f-88c8-0c9364dffcfb-0_{number}_0"} if name else {})
+        for number, score in enumerate((1.0, -1.0, 1.0))
     ]
     (tmp_path / "1.jsonl").write_text("\n".join(map(json.dumps, rows)))
     table = Profile.read(tmp_path).table

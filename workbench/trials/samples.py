@@ -59,6 +59,15 @@ def read_samples(
     # As they stand: pandas would make numbers of another kind where one is missing.
     held = pd.DataFrame(rows, dtype=object)
     found = _columns(list(held), columns, path)
+    notes = []
+    if "prompt" in found and "problem" not in columns and not found.keys() & {"samples", "rate"}:
+        ids, prompts = (held[found[name]].map(_text) for name in ("problem", "prompt"))
+        # verl names a response, and others a row, where one expects the name of a problem.
+        if ids.is_unique and not prompts.is_unique:
+            notes.append(
+                f"problems are told by {found['prompt']}, since each {found['problem']} is another"
+            )
+            found["problem"] = found["prompt"]
     frame = pd.DataFrame(index=held.index)
     for ours, theirs in found.items():
         if ours in TEXTS:
@@ -86,7 +95,6 @@ def read_samples(
     else:
         frame["correct"] = _verdicts(frame["reward"], solved, path)
     frame["correct"] = frame["correct"].astype(bool)
-    notes = []
     if "step" in frame and frame["step"].nunique() > 1:
         first, last = frame["step"].min(), frame["step"].max()
         notes.append(

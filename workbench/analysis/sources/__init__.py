@@ -39,7 +39,8 @@ def logs(path: Any) -> list[Log]:
     Raises
     ------
     ValueError
-        For a path without any log, and for a log that is damaged or empty.
+        For a path without any log, for a folder with logs of different kinds, and for a log that
+        is damaged or empty.
     """
     path = Path(path)
     inner = record_paths(path)
@@ -47,11 +48,25 @@ def logs(path: Any) -> list[Log]:
         raise ValueError(f"path={str(path)!r}: there is no such file or directory")
     places = [path]
     if inner or not _kind(path):
-        places = inner or (sorted(path.iterdir()) if path.is_dir() else [])
-    found = [_read(kind, each) for each in places if (kind := _kind(each))]
-    if not found:
+        places = inner or _inside(path)
+    kinds = {each: kind for each in places if (kind := _kind(each))}
+    if not kinds:
         raise ValueError(f"path={str(path)!r}: no log of a run is there; {NEEDED} is needed")
-    return found
+    if len({(kind, each.is_dir()) for each, kind in kinds.items()}) > 1:
+        listed = ", ".join(f"{each.name} ({kind.SOURCE})" for each, kind in kinds.items())
+        raise ValueError(
+            f"path={str(path)!r}: {listed} are logs of different kinds, which may be of one run; "
+            "name one of them"
+        )
+    return [_read(kind, each) for each, kind in kinds.items()]
+
+
+def _inside(path: Path) -> list[Path]:
+    """What is in a folder, each thing once: W&B has links to its latest run beside the run."""
+    if not path.is_dir():
+        return []
+    places = sorted(path.iterdir(), key=lambda each: (each.is_symlink(), each))
+    return list({each.resolve(): each for each in reversed(places)}.values())[::-1]
 
 
 def _kind(path: Path) -> Any:
