@@ -157,8 +157,8 @@ def test_metrics_of_verl_and_a_last_line_that_is_being_written(tmp_path):
 def test_several_logs_of_one_run_are_no_seeds(tmp_path):
     """A run of verl leaves its console, its metrics and more side by side in one folder."""
     console(tmp_path / "run" / "console.log", [0.1, 0.2])
-    verl(tmp_path / "run" / "gsm8k.jsonl", [0.1, 0.2])
-    message = r"console.log .*, gsm8k.jsonl .* are logs of different kinds.* name one of them$"
+    csv(tmp_path / "run" / "gsm8k.csv", [0.1, 0.2])
+    message = r"console.log .*, gsm8k.csv .* are logs of different kinds.* name one of them$"
     with pytest.raises(ValueError, match=message):
         logs(tmp_path / "run")
     # W&B has a link to the latest run beside the run.
