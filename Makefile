@@ -92,7 +92,7 @@ test: setup ## all tests but the long ones, and half of the notebooks run and co
 test-long: setup ## what takes minutes: endurance, the pages as built, the notebooks of papers
 	@status=0; \
 	$(IN_PARALLEL) -m 'long and not gpu' tests $(PYTEST_ARGS) || status=1; \
-	$(IN_PARALLEL) $(NBVAL) $(LONG_NOTEBOOKS) $(PYTEST_ARGS) || status=1; \
+	$(IN_PARALLEL) $(NBVAL) $(LONG_NOTEBOOKS) $(filter-out --hypothesis-profile=%,$(PYTEST_ARGS)) || status=1; \
 	exit $$status
 
 # An interpreter is found by its name, or among those of pyenv, whose names on the path may lead nowhere.

@@ -67,7 +67,7 @@ def keep_rounds(one):
     def kept(outcome, *rest):
         batches = make(outcome, *rest)
         outcomes.append(outcome)
-        computed.append([row for batch in batches for row in batch["workbench"].rows.tolist()])
+        computed.append([row for batch in batches for row in batch["workbench"][0].tolist()])
         return batches
 
     one.micro_batches = kept
