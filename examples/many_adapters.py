@@ -4,7 +4,8 @@
 
 A trial is many runs on one base model, and each is an adapter. Every run samples four problems with
 eight responses each. The same requests are sent in one call for all runs, and in one call for each
-run; both are timed three times in turns, and the medians are printed as a table.
+run; both are timed in turns, and the medians are printed as a table. Times are those of the
+processor, so that other work on the machine does little to them; a GPU would need the clock.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -46,8 +48,10 @@ def write_adapters(model: str, folder: Path, count: int) -> list[Path]:
 def prompts(model: str) -> list[list[int]]:
     """Token ids of the questions of one run, each as often as it has responses."""
     tokenizer = AutoTokenizer.from_pretrained(model)
-    questions = [f"What is {7 + number} + {11 - number}? Answer in a word." for number in range(4)]
-    chats = [[{"role": "user", "content": question}] for question in questions[:PROBLEMS]]
+    questions = [
+        f"What is {7 + number} + {11 - number}? Answer in a word." for number in range(PROBLEMS)
+    ]
+    chats = [[{"role": "user", "content": question}] for question in questions]
     ids = [
         tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
         for chat in chats
@@ -69,12 +73,11 @@ def main() -> None:
     from vllm.lora.request import LoRARequest
 
     with tempfile.TemporaryDirectory() as folder:
-        paths = [] if asked.plain else write_adapters(asked.model, Path(folder), max(RUNS))
-        options = (
-            {}
-            if asked.plain
-            else {"enable_lora": True, "max_loras": max(RUNS), "max_lora_rank": RANK}
-        )
+        paths: list[Path] = []
+        options: dict[str, Any] = {}
+        if not asked.plain:
+            paths = write_adapters(asked.model, Path(folder), max(RUNS))
+            options = {"enable_lora": True, "max_loras": max(RUNS), "max_lora_rank": RANK}
         llm = LLM(
             asked.model,
             dtype=asked.dtype,
