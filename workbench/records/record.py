@@ -174,7 +174,9 @@ class Record:
         table = table.drop_columns("part")
         # Without the responses there is nothing to judge.
         needed = {"problem"} if is_asked else {"problem", "text"}
-        questions = self.questions if needed <= {*table.column_names} else ()
+        questions = pd.DataFrame()
+        if needed <= {*table.column_names}:
+            questions = self._seen(lambda: self._frame("problems"))
         if len(questions):
             texts = questions.set_index("problem").reindex(table["problem"].to_pylist())
             for name in ASKED:

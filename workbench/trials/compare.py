@@ -157,8 +157,8 @@ def compare(
         known = f" (learning rates are {texts})" if texts else ""
         notes.append(f"Nothing shows that the arms were tuned alike{known}; tuned=True says so.")
     sign = -1 if less_is_better else 1
-    others = [label for label in curves if label != baseline]
     table = _tested(curves, baseline, unit, budget, sign)
+    others = table["arm"].tolist()
     if target is not None:
         try:
             ratios = [_ratio(curves[a], curves[baseline], unit, target, sign) for a in others]

@@ -60,14 +60,11 @@ def read_samples(
     held = pd.DataFrame(rows, dtype=object)
     found = _columns(list(held), columns, path)
     notes = []
-    if "prompt" in found and "problem" not in columns and not found.keys() & {"samples", "rate"}:
-        ids, prompts = (held[found[name]].map(_text) for name in ("problem", "prompt"))
-        # verl names a response, and others a row, where one expects the name of a problem.
-        if ids.is_unique and not prompts.is_unique:
-            notes.append(
-                f"problems are told by {found['prompt']}, since each {found['problem']} is another"
-            )
-            found["problem"] = found["prompt"]
+    if "problem" not in columns and _names_responses(held, found):
+        notes.append(
+            f"problems are told by {found['prompt']}, since {found['problem']} names each response"
+        )
+        found["problem"] = found["prompt"]
     frame = pd.DataFrame(index=held.index)
     for ours, theirs in found.items():
         if ours in TEXTS:
@@ -147,6 +144,16 @@ def _columns(there: Sequence[str], given: Mapping[str, str], path: Path) -> dict
             f"there are {listed}, and columns={{'problem': ...}} says which is which"
         )
     return found
+
+
+def _names_responses(held: pd.DataFrame, found: Mapping[str, str]) -> bool:
+    """Whether what stands for the name of a problem is another one in each row, though prompts come
+    again: verl's dumps and other tables name responses, or rows.
+    """
+    if "prompt" not in found or found.keys() & {"samples", "rate"}:
+        return False
+    names, prompts = (held[found[name]].map(_text) for name in ("problem", "prompt"))
+    return bool(names.is_unique and not prompts.is_unique)
 
 
 def _of_problems(frame: pd.DataFrame, refused: Any) -> pd.DataFrame:

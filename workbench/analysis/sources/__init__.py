@@ -65,8 +65,11 @@ def _inside(path: Path) -> list[Path]:
     """What is in a folder, each thing once: W&B has links to its latest run beside the run."""
     if not path.is_dir():
         return []
-    places = sorted(path.iterdir(), key=lambda each: (each.is_symlink(), each))
-    return list({each.resolve(): each for each in reversed(places)}.values())[::-1]
+    places: dict[Path, Path] = {}
+    # Links come last, so that a thing is called by its own name.
+    for each in sorted(path.iterdir(), key=lambda each: (each.is_symlink(), each)):
+        places.setdefault(each.resolve(), each)
+    return list(places.values())
 
 
 def _kind(path: Path) -> Any:
