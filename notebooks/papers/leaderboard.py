@@ -216,6 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--regime", default=LAB["regime"], choices=[*REGIMES, "tight"])
     add("--rate", type=float, action="append", help="of the coarse grid of tuning; repeatable")
     add("--tuning-seeds", type=int, default=TUNING_SEEDS)
+    add("--steps", type=int, action="append", help="optimizer steps to tune over; repeatable")
     add("--target", type=float, help="held-out accuracy; by default from the tuned baseline")
     add("--search", action="store_true", help="search for the best combination of slots")
     add("--price", type=float, help="of sampling, at which the search ranks in place of FLOPs")
@@ -233,6 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "own": pairs(given.add),
         "rates": given.rate,
         "tuning_seeds": given.tuning_seeds,
+        "mini_batches": given.steps,
         "target": given.target,
         "jobs": given.jobs,
         "ray": given.ray,
