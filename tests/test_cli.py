@@ -1,6 +1,7 @@
 """The command line and the import, as a newcomer meets them."""
 
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -31,6 +32,7 @@ from workbench.cli.train import lab_options, pairs
 from workbench.labs import shipped
 from workbench.objectives import Objective
 from workbench.records import pack
+from workbench.trials.trial import Trial
 from workbench.utils.names import MORE_PAPERS, PAPERS
 from workbench.verifiers.pool import Pool
 
@@ -440,6 +442,80 @@ def test_help_has_examples_that_parse(name):
     assert examples
     for command, *arguments in examples:
         COMMANDS[command].make_context(command, arguments)  # a wrong option raises
+
+
+# What a function takes that a command cannot, or calls by another name.
+OTHERWISE = {
+    "run": {"problems_per_round": "problems"},
+    "trial": {
+        "arms": None,
+        "report": None,
+        "problems_per_round": "problems",
+    },
+    "compare": {"runs": "paths"},
+    "seeds": {"runs": "paths"},
+    "push": {"what": "path"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("run", wb.Run),
+        ("trial", Trial),
+        ("compare", wb.compare),
+        ("seeds", wb.seeds_needed),
+        ("push", wb.push_to_hub),
+    ],
+)
+def test_a_command_has_what_its_function_has(name, function):
+    renamed = OTHERWISE.get(name, {})
+    wanted = {renamed.get(each, each) for each in inspect.signature(function).parameters} - {None}
+    assert wanted <= {option.name for option in COMMANDS[name].params}
+
+
+def test_the_options_of_a_run_are_in_its_manifest(tmp_path):
+    out = tmp_path / "run"
+    given = ["--learning-rate", 1e-4, "--mini-batches", 2, "--evaluate-every", 0]
+    given += ["--checkpoint-every", 1, "--tracker", "tensorboard", "--label", "mine"]
+    done = run("grpo", *given, out=out)
+    assert done.exit_code == 0, done.output
+    manifest = wb.load(out).manifest
+    kept = {name: manifest["arguments"][name] for name in ("learning_rate", "mini_batches")}
+    assert kept == {"learning_rate": 1e-4, "mini_batches": 2}
+    assert manifest["arguments"]["checkpoint_every"] == 1
+    assert list(wb.load_all(out)) == ["mine"]
+    assert list(out.rglob("events.out.*"))
+
+
+def test_seeds_says_what_seeds_needed_says():
+    done = invoke("seeds", SEEDS, "--change", 3, "--json")
+    rows = json.loads(done.stdout)["seeds"]
+    assert [row["change"] for row in rows] == [3]
+    assert rows[0]["seeds"] == wb.seeds_needed(SEEDS, changes=[3])["seeds"].iloc[0]
+
+
+def test_check_tries_a_value_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("ideas_to_check.py").write_text(
+        "from workbench import selectors\n"
+        "four = selectors.MaxVariance(4)\n"
+        "class Same(selectors.MaxVariance): pass\n"
+        "class Wrong(selectors.All):\n"
+        "    def select(self, rollouts, context): return [0, 0]\n"
+    )
+    assert json.loads(invoke("check", "ideas_to_check:four", "--json").stdout)
+    assert "missing" in only_line(invoke("check", "ideas_to_check:Same"))
+    assert "Wrong" in only_line(invoke("check", "ideas_to_check:Wrong"))
+
+
+@pytest.mark.filterwarnings("ignore::workbench.reports.hub.HubWarning")
+def test_push_writes_the_folder_where_there_is_no_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("grpo", out="run").exit_code == 0
+    done = invoke("push", "run", "me/mine", "--json")
+    assert json.loads(done.stdout) == {"pushed": str(Path("hub", "me", "mine"))}
+    assert Path("hub", "me", "mine", "manifest.json").exists()
 
 
 def test_the_help_lists_every_command_with_a_sentence():

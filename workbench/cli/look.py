@@ -1,4 +1,4 @@
-"""The commands on records: show, report, pack, runs and compare."""
+"""The commands on records: show, report, push, pack, runs, compare and seeds."""
 
 from __future__ import annotations
 
@@ -76,6 +76,32 @@ def report(
 
     written = str(write(load_all(*paths), out))
     say(as_json({"report": written}) if json else written)
+
+
+def push(
+    path: Annotated[str, Argument(metavar="RECORD", help="The directory of a run.")],
+    repo: Annotated[str, Argument(help="Such as me/pods-on-arithmetic; made where missing.")],
+    model: Annotated[
+        bool, Option("--model", help="Push the model or adapter that the run has trained.")
+    ] = False,
+    out: Annotated[str | None, Option(help="Folder that is uploaded. Default: hub/REPO.")] = None,
+    private: Annotated[bool, Option(help="Whether a repository that is made is private.")] = True,
+    json: Json = False,
+) -> None:
+    """Put a record, or what it has trained, on the hub, with a card.
+
+    Without a network or a token the folder is written all the same.
+
+    
+    Examples:
+      python -m workbench push runs/pods me/pods-on-arithmetic
+      python -m workbench push runs/pods me/pods-adapter --model
+    """
+    import workbench as wb
+
+    what = wb.Run.resume(path) if model else wb.load(path)
+    address = wb.push_to_hub(what, repo, out=out, private=private)
+    say(as_json({"pushed": address}) if json else address)
 
 
 def pack(folder: Folder, json: Json = False) -> None:
@@ -161,6 +187,9 @@ def compare(
         float | None, Option(help="Of other runs: the score to which costs are compared.")
     ] = None,
     smooth: Annotated[int, Option(min=1, help="Of other runs: values of a moving mean.")] = 1,
+    less_is_better: Annotated[
+        bool | None, Option(help="Of other runs. Default: less, where the name of y says loss.")
+    ] = None,
     tuned: Annotated[bool, Option("--tuned", help="Of other runs: all were tuned alike.")] = False,
     width: Annotated[float, Option(min=1, help="Of other runs' figure, in inches.")] = 7.0,
     out: Figure = None,
@@ -196,7 +225,14 @@ def compare(
             label, _, place = path.rpartition("=")
             arms.setdefault(label or PurePath(path).name, []).append(place)
         found = compare_runs(
-            arms, x=x, y=y, target=target, baseline=baseline, smooth=smooth, tuned=tuned
+            arms,
+            x=x,
+            y=y,
+            target=target,
+            baseline=baseline,
+            smooth=smooth,
+            less_is_better=less_is_better,
+            tuned=tuned,
         )
         written = None if out is None else pictures.save(found.plot(width=width).figure, out)
         rows = found.table.to_dict(orient="records")
@@ -231,3 +267,32 @@ def compare(
     say("those after Holm's correction for the number of methods.")
     if figure is not None:
         say(f"\nfigure    {figure}")
+
+
+def seeds(
+    paths: Annotated[
+        list[str],
+        Argument(metavar="RUN...", help="At least two runs that differ in the seed alone."),
+    ],
+    x: Annotated[str | None, Option(help="The column of costs, as for compare.")] = None,
+    y: Annotated[str | None, Option(help="The column of scores, as for compare.")] = None,
+    changes: Annotated[
+        list[float], Option("--change", help="A change in percent of the score. Repeatable.")
+    ] = [5.0, 10.0, 20.0],  # noqa: B006
+    smooth: Annotated[int, Option(min=1, help="Values of a moving mean.")] = 1,
+    json: Json = False,
+) -> None:
+    """Say how many seeds a comparison needs, by the spread of runs that you have.
+
+    
+    Examples:
+      python -m workbench seeds out/a-0 out/a-1 out/a-2
+      python -m workbench seeds runs/grpo --change 3
+    """
+    from workbench.trials.compare import seeds_needed
+
+    table = seeds_needed(paths, x=x, y=y, changes=changes, smooth=smooth)
+    if json:
+        say(as_json({"seeds": table.reset_index(names="change").to_dict("records")}))
+    else:
+        say(table.to_string(float_format="{:.3g}".format))

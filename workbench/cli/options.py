@@ -21,6 +21,10 @@ Lab = Annotated[
 Mixed = Annotated[
     bool, Option("--mixed", help="Go on with what other versions, code or devices have made.")
 ]
+Trackers = Annotated[
+    list[str],
+    Option("--tracker", help="Log to it as well: tensorboard, wandb or trackio. Repeatable."),
+]
 Rates = Annotated[list[float], Option("--rate", help="A learning rate to try. Repeatable.")]
 TuningSeeds = Annotated[int, Option(min=1, help="Seeds of the tuning.")]
 Target = Annotated[

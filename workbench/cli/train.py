@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from workbench.cli import summaries
-from workbench.cli.options import Gpus, Jobs, Json, Lab, Mixed, Out, Ray, Rounds, Seed
+from workbench.cli.options import Gpus, Jobs, Json, Lab, Mixed, Out, Ray, Rounds, Seed, Trackers
 from workbench.cli.terminal import as_json, say
 from workbench.utils import names
 from workbench.utils.names import LABS, MORE_PAPERS, PAPERS, SLOTS
@@ -86,7 +86,14 @@ def run(
     rounds: Rounds = 200,
     problems: Annotated[int, Option(help="Problems that a round begins with.")] = 32,
     seed: Seed = 0,
+    learning_rate: Annotated[float | None, Option(help="Default: the lab's own.")] = None,
+    mini_batches: Annotated[int, Option(min=1, help="Optimizer steps a round.")] = 1,
     evaluate_every: Annotated[int, Option(help="Rounds between evaluations; 0 for none.")] = 20,
+    checkpoint_every: Annotated[int, Option(min=1, help="Rounds between checkpoints.")] = 10,
+    trackers: Trackers = [],  # noqa: B006
+    label: Annotated[
+        str | None, Option(help="What comparisons call it. Default: the method's name.")
+    ] = None,
     mixed: Mixed = False,
     json: Json = False,
 ) -> None:
@@ -132,7 +139,12 @@ def run(
         seed=seed,
         out=out,
         problems_per_round=problems,
+        learning_rate=learning_rate,
+        mini_batches=mini_batches,
         evaluate_every=evaluate_every,
+        checkpoint_every=checkpoint_every,
+        trackers=trackers,
+        label=label,
         mixed=mixed,
     )
     _train(started, rounds, json)
@@ -147,6 +159,7 @@ def resume(
         int | None,
         Option(min=1, help="Rounds in all. Default: as many as the run was last asked for."),
     ] = None,
+    trackers: Trackers = [],  # noqa: B006
     mixed: Mixed = False,
     json: Json = False,
 ) -> None:
@@ -163,7 +176,7 @@ def resume(
     import workbench as wb
     from workbench.records.locks import rounds_wanted
 
-    resumed = wb.Run.resume(path, mixed=mixed)
+    resumed = wb.Run.resume(path, trackers=trackers, mixed=mixed)
     if rounds is None:
         rounds = rounds_wanted(Path(path))
     if rounds is None:

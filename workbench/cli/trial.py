@@ -1,4 +1,4 @@
-"""The commands trial and ledger: does a method help, each at its best?"""
+"""The commands check, trial and ledger: does a method help, each at its best?"""
 
 from __future__ import annotations
 
@@ -43,6 +43,22 @@ def trial(
         Option(metavar="LEAST MOST", help="Pairs of fresh seeds; 8 8 makes eight and looks once."),
     ] = (5, 20),
     rates: Rates = [],  # noqa: B006
+    mini_batches: Annotated[
+        list[int],
+        Option(
+            "--mini-batches",
+            min=1,
+            help="Optimizer steps a round; several are tuned, each with all rates. Repeatable.",
+        ),
+    ] = [],  # noqa: B006
+    problems: Annotated[int, Option(min=1, help="Problems that a round begins with.")] = 32,
+    evaluate_every: Annotated[
+        int | None, Option(help="Rounds between evaluations. Default: a fifth of the rounds.")
+    ] = None,
+    columns: Annotated[
+        str,
+        Option(help="What is kept of the rollouts: sample, none, outcomes, scores or all."),
+    ] = "sample",
     tuning_seeds: TuningSeeds = 4,
     first_seed: Annotated[
         int | None, Option(help="The first fresh seed. Default: 0, or a free one of the ledger.")
@@ -88,6 +104,10 @@ def trial(
         rounds=rounds,
         seeds=seeds,
         rates=rates or None,
+        mini_batches=mini_batches or None,
+        problems_per_round=problems,
+        evaluate_every=evaluate_every,
+        columns=columns,
         tuning_seeds=tuning_seeds,
         first_seed=first_seed,
         mixed=mixed,
@@ -123,6 +143,37 @@ def trial(
             # The answer is there all the same.
             say(str(error))
     raise Exit(status)
+
+
+def check(
+    value: Annotated[
+        str,
+        Argument(
+            metavar="MODULE:NAME",
+            help="A value of a slot, or a class or a function that makes one. The code of MODULE "
+            "is run.",
+        ),
+    ],
+    json: Json = False,
+) -> None:
+    """Try a slot of your own on made-up rounds, in a second.
+
+    
+    Examples:
+      python -m workbench check my_ideas:Shortest
+    """
+    import workbench as wb
+    from workbench.slots import Slot
+    from workbench.trials.arms import import_name
+
+    found = import_name(value)
+    if callable(found) and not isinstance(found, Slot):
+        try:
+            found = found()
+        except TypeError as error:
+            raise ValueError(f"{value!r}: {error}; name a function that makes the value") from None
+    wb.check(found)
+    say(as_json({"checked": value}) if json else f"{value}: nothing is wrong")
 
 
 def ledger(
