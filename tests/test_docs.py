@@ -84,6 +84,16 @@ def test_commands_exist(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_no_line_of_a_paragraph_is_read_as_something_else(page):
+    """A wrapped line that begins with % is a comment, and one that begins with 1. is a list."""
+    text = re.sub(r"^```.*?^```", "", PAGES[page], flags=re.DOTALL | re.MULTILINE)
+    assert not re.findall(r"^ *%.*", text, re.MULTILINE)
+    paragraphs = re.findall(r"^(?![-+*>#|:]|\d+[.)] )\S.*\n((?:\S.*\n)+)", text, re.MULTILINE)
+    for lines in paragraphs:
+        assert not re.findall(r"^(?:[-+*] |1[.)] |>|#+ ).*", lines, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_files_exist(page):
     folders = "data|docs|examples|figures|notebooks|tests|workbench"
     for name in re.findall(rf"`((?:{folders})/[\w./-]*|constraints[\w-]*\.txt)`", PAGES[page]):
