@@ -215,6 +215,24 @@ def test_events_as_openrlhf_writes_them(tmp_path):
     assert wb.compare([tmp_path / "a", tmp_path / "b"], y="train/reward").y == "train/reward"
 
 
+def test_rows_as_openrlhf_logs_them_to_wandb(tmp_path):
+    """Its evaluations have a step of their own, and W&B counts every call in `_step`."""
+    for arm_name, gain, between in (("a", 0.0, 2), ("b", 0.1, 4)):
+        for seed in range(3):
+            rows = []
+            for step in range(1, 13):
+                score = gain + step / 20 + seed / 100
+                rows.append({"train/generated_samples": {"_type": "table"}})
+                rows.append({"train/global_step": step, "train/reward": score})
+                if step % between == 0:
+                    rows.append({"eval/global_step": step, "eval/eval_math_pass1": score})
+            lines = [json.dumps({"_step": number} | row) for number, row in enumerate(rows)]
+            (tmp_path / f"{arm_name}-{seed}.jsonl").write_text("\n".join(lines))
+    found = wb.compare({a: [tmp_path / f"{a}-{seed}.jsonl" for seed in range(3)] for a in "ab"})
+    assert (found.x, found.y) == ("step", "eval/eval_math_pass1")
+    assert found.table["difference"].tolist() == pytest.approx([0.1])
+
+
 def test_records_agree_with_the_comparison_of_records():
     from workbench.analysis import comparisons
 
