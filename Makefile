@@ -175,7 +175,8 @@ test-newest: .venv-newest/.setup-stamp ## the quick tests, the notebooks and REA
 	@status=0; \
 	$(MAKE) --no-print-directory -o setup check VENV=.venv-newest || status=1; \
 	$(MAKE) --no-print-directory -o setup test-notebooks VENV=.venv-newest || status=1; \
-	.ci/follow-readme --environment .venv-newest --skip '^(make|git|cd|pip|python -m pip)' || status=1; \
+	rm -rf build/newest && git clone -q . build/newest; \
+	build/newest/.ci/follow-readme --environment $(CURDIR)/.venv-newest --skip '^(make|git|cd|pip|python -m pip)' || status=1; \
 	exit $$status
 
 test-notebooks: setup ## all notebooks run and compared with what they show
