@@ -209,37 +209,53 @@ def compare(
       python -m workbench compare runs/grpo runs/knapsack --json
       python -m workbench compare mine=out/a-0 mine=out/a-1 theirs=out/b --y reward --out figure.pdf
     """
+    from workbench.records import record_paths
+
+    if all(record_paths(path) for path in paths):
+        _compare_records(paths, x or "rollouts", y or "accuracy", baseline, budget, out, json)
+        return
+    from workbench.cli import pictures
+    from workbench.trials.compare import compare as compare_runs
+
+    arms: dict[str, list[str]] = {}
+    for path in paths:
+        label, _, place = path.rpartition("=")
+        arms.setdefault(label or PurePath(path).name, []).append(place)
+    found = compare_runs(
+        arms,
+        x=x,
+        y=y,
+        target=target,
+        baseline=baseline,
+        smooth=smooth,
+        less_is_better=less_is_better,
+        tuned=tuned,
+    )
+    figure = None if out is None else pictures.save(found.plot(width=width).figure, out)
+    if json:
+        told = {"x": found.x, "y": found.y, "budget": found.budget, "notes": list(found.notes)}
+        say(as_json({**told, "arms": found.table.to_dict(orient="records"), "figure": figure}))
+    else:
+        say(f"{found}")
+
+
+def _compare_records(
+    paths: list[str],
+    x: str,
+    y: str,
+    baseline: str | None,
+    budget: float | None,
+    out: str | None,
+    json: bool,
+) -> None:
+    """Print the comparison of records, and draw it."""
     from workbench.analysis import comparisons
     from workbench.analysis.curves import UNITS
     from workbench.cli import pictures
     from workbench.plots import curves
-    from workbench.records import record_paths
     from workbench.reports.tables import compared, default_baseline
     from workbench.utils.validation import one_of
 
-    if not all(record_paths(path) for path in paths):
-        from workbench.trials.compare import compare as compare_runs
-
-        arms: dict[str, list[str]] = {}
-        for path in paths:
-            label, _, place = path.rpartition("=")
-            arms.setdefault(label or PurePath(path).name, []).append(place)
-        found = compare_runs(
-            arms,
-            x=x,
-            y=y,
-            target=target,
-            baseline=baseline,
-            smooth=smooth,
-            less_is_better=less_is_better,
-            tuned=tuned,
-        )
-        written = None if out is None else pictures.save(found.plot(width=width).figure, out)
-        rows = found.table.to_dict(orient="records")
-        told = {"x": found.x, "y": found.y, "budget": found.budget, "notes": list(found.notes)}
-        say(as_json({**told, "arms": rows, "figure": written}) if json else f"{found}")
-        return
-    x, y = x or "rollouts", y or "accuracy"
     one_of("x", x, UNITS)
     groups = comparisons.load_all(*paths)
     if len(groups) < 2:
