@@ -206,12 +206,9 @@ def _same(gold: Any, answer: Any) -> bool:
         return is_beyond and _close(gold, answer)
     if are_numbers:
         # What is done with infinity is not worked out in an answer, except by an operator.
-        is_finite = (
-            not answer.has(sympy.oo, -sympy.oo)
-            or gold.has(sympy.oo, -sympy.oo)
-            or answer.has(*OPERATORS)
-        )
-        return is_finite and _close(gold, answer)
+        has_infinity = [side.has(sympy.oo, -sympy.oo) for side in (gold, answer)]
+        is_fine = has_infinity[0] or not has_infinity[1] or answer.has(*OPERATORS)
+        return is_fine and _close(gold, answer)
     # Equal to six decimals. That is enough unless a small number is involved, whose first
     # six decimals may all be zeros.
     decimals = max(_decimals(gold), _decimals(answer))
@@ -310,10 +307,9 @@ def _parts(text: str) -> tuple[str, str] | None:
     (('9,10', ''), None, None)
     """
     listed = [split(part.strip()) for part in PATTERN.BETWEEN.split(text)]
-    if len(listed) > 1 and all(
-        part and part[1] and PATTERN.PLAIN.fullmatch(part[0]) for part in listed
-    ):
-        return ",".join(part[0] for part in listed if part), ""
+    plain = [part[0] for part in listed if part and part[1] and PATTERN.PLAIN.fullmatch(part[0])]
+    if 1 < len(listed) == len(plain):
+        return ",".join(plain), ""
     found = split(text)
     if found is None:
         return None
@@ -475,9 +471,7 @@ def _chains(reading: Any) -> Iterator[list]:
     """The sides of every equation in a reading: those of a chain a = b = c together."""
     if isinstance(reading, sympy.Equality):
         yield list(reading.args)
-    elif isinstance(reading, And) and all(
-        isinstance(part, sympy.Equality) for part in reading.args
-    ):
+    elif isinstance(reading, And) and all(part.is_Equality for part in reading.args):
         parts = reading._unsorted_args  # in the order in which they were written
         # Math-Verify reads a = b = c as a = b and b = c. Equations that share no
         # side are looked at one by one.

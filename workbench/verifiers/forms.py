@@ -31,10 +31,6 @@ def _plain(text: str) -> str:
     return unicodedata.normalize("NFKC", text).translate(CHARACTERS)
 
 
-def _without_space(found: re.Match) -> str:
-    return re.sub(r"\\.| ", "", found[0])
-
-
 def _as_fraction(found: re.Match) -> str:
     """A repeating decimal as a fraction: 0.1(6) is (16 - 1) / 90."""
     sign, whole, fixed = found.groups()[:3]
@@ -70,7 +66,7 @@ def _scaled(found: re.Match) -> str:
 
 
 FORMS = {
-    PATTERN.SPACED: _without_space,
+    PATTERN.SPACED: lambda found: re.sub(r"\\.| ", "", found[0]),
     PATTERN.MIXED: _mixed,
     PATTERN.REPEATING: _as_fraction,
     PATTERN.SCALED: _scaled,
