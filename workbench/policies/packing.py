@@ -203,15 +203,15 @@ def attention(
     mixed = []
     for rows in packing.rows:
         places = (rows.queries, rows.keys, rows.keys)
-        of_rows = tuple(map(_gathered, (query, key, value), places))
+        queries, keys, values = map(_gathered, (query, key, value), places)
         bias = None if rows.bias is None else rows.bias.to(query.dtype)
         size = rows.queries.shape[1] * rows.keys.shape[1]
         if bias is not None and query.device.type == "cpu" and size <= SMALL and not dropout:
-            result = _plain_attention(*of_rows, bias, scaling)
+            result = _plain_attention(queries, keys, values, bias, scaling)
         else:
             # Without a mask each token attends to those before it.
             result, _ = sdpa_attention_forward(
-                module, *of_rows, bias, dropout=dropout, scaling=scaling
+                module, queries, keys, values, bias, dropout=dropout, scaling=scaling
             )
         mixed.append(result.flatten(0, 1).flatten(1))
     # Back to the order of the packed tokens, without the padding.

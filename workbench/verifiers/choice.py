@@ -185,10 +185,10 @@ class Choice(Verifier):
         for letter in self._another.finditer(line):
             if PATTERN.CORRECT.match(line, letter.end()):
                 return {letter[1].upper()}
-        letter = self._first(line)
-        rest = line[letter.end() :] if letter else ""
+        first = self._first(line)
+        rest = line[first.end() :] if first else ""
         is_all = PATTERN.LINE_END.match(rest) or PATTERN.CORRECT.match(rest)
-        return {letter[1].upper()} if letter and is_all else set()
+        return {first[1].upper()} if first and is_all else set()
 
     def _letters(self, text: str) -> set[str]:
         """The letter that a text begins with, and those that it then offers as well."""
