@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.utils.names import OPTIMIZER_BITS
-from workbench.utils.validation import one_of
+from workbench.utils.validation import one_of, whole_number
 
 GB = 1e9  # bytes
 SHARE = 0.9  # of a device's memory that an estimate may fill
@@ -250,6 +250,10 @@ def estimate(
           at once, while vLLM draws within its share.
     """
     sizes = model if isinstance(model, Shape) else shape(model)
+    whole_number("lora_rank", lora_rank, 0)
+    whole_number("rollouts", rollouts, 0)
+    for name, value in (("max_length", max_length), ("micro_tokens", micro_tokens), ("rows", rows)):
+        whole_number(name, value, 1)
     one_of("dtype", dtype, BYTES)
     if load_in_4bit and not lora_rank:
         raise ValueError(
