@@ -202,19 +202,16 @@ def attention(
     scaling = options.get("scaling") or query.shape[-1] ** -0.5
     mixed = []
     for rows in packing.rows:
-        of_rows = (
-            _gathered(query, rows.queries),
-            _gathered(key, rows.keys),
-            _gathered(value, rows.keys),
-        )
+        places = (rows.queries, rows.keys, rows.keys)
+        queries, keys, values = map(_gathered, (query, key, value), places)
         bias = None if rows.bias is None else rows.bias.to(query.dtype)
         size = rows.queries.shape[1] * rows.keys.shape[1]
         if bias is not None and query.device.type == "cpu" and size <= SMALL and not dropout:
-            result = _plain_attention(*of_rows, bias, scaling)
+            result = _plain_attention(queries, keys, values, bias, scaling)
         else:
             # Without a mask each token attends to those before it.
             result, _ = sdpa_attention_forward(
-                module, *of_rows, bias, dropout=dropout, scaling=scaling
+                module, queries, keys, values, bias, dropout=dropout, scaling=scaling
             )
         mixed.append(result.flatten(0, 1).flatten(1))
     # Back to the order of the packed tokens, without the padding.
@@ -269,10 +266,8 @@ def _without_beginnings(
     """
     # In a sorted order a response has the longest beginning in common with its neighbour. Any order
     # of the tokens will do, so that of their bytes is taken.
-    order = np.array(
-        sorted(range(len(tokens)), key=lambda i: (prompt_of_row[i], tokens[i].tobytes())),
-        dtype=np.int64,
-    )
+    texts = [(prompt, row.tobytes()) for prompt, row in zip(prompt_of_row, tokens)]
+    order = np.array(sorted(range(len(tokens)), key=texts.__getitem__), dtype=np.int64)
     alike = tokens[order][1:] == tokens[order][:-1]
     alike &= (prompt_of_row[order][1:] == prompt_of_row[order][:-1])[:, None]
     own = tokens >= 0

@@ -84,12 +84,8 @@ class Stress:
             missed has the status "wrong" and earns 0; any other response that is accepted has the
             status "ok" and earns 1.
         """
-        draws = np.array(
-            [
-                generator(seed, "verdict", problem, text).random()
-                for problem, text in zip(rollouts.problem.tolist(), rollouts.text.tolist())
-            ]
-        )
+        responses = zip(rollouts.problem.tolist(), rollouts.text.tolist())
+        draws = np.array([generator(seed, "verdict", *each).random() for each in responses])
         truth = rollouts.correct
         missed = truth & (draws < self.missed)
         accepted = ~truth & (draws < self.accepted)

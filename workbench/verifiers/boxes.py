@@ -20,12 +20,10 @@ def opened_thought(prompt: str) -> str:
     >>> opened_thought("<|Assistant|><think>\\n"), opened_thought("<think></think>")
     ('<think>\\n', '')
     """
-    ends = [
-        found
-        for found in PATTERN.OPENS_THOUGHT.finditer(prompt)
-        if not prompt[found.end() :].strip()
-    ]
-    return prompt[ends[-1].start() :] if ends else ""
+    openings = list(PATTERN.OPENS_THOUGHT.finditer(prompt))
+    if not openings or prompt[openings[-1].end() :].strip():
+        return ""
+    return prompt[openings[-1].start() :]
 
 
 def after_thinking(response: str) -> str:
@@ -146,9 +144,8 @@ def stated(text: str, whole: bool = False) -> str | None:
         return BOX + "}"
     cues = _cues(sentence)
     if cues:
-        if PATTERN.DENIED.search(
-            re.split(r"[,;:]|\b(?:so|but|then)\b", sentence[: cues[-1].start()])[-1]
-        ):
+        clauses = re.split(r"[,;:]|\b(?:so|but|then)\b", sentence[: cues[-1].start()])
+        if PATTERN.DENIED.search(clauses[-1]):
             return BOX + "}"
         sentence = sentence[cues[-1].end() :]
     elif place not in told:

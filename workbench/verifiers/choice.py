@@ -142,9 +142,7 @@ class Choice(Verifier):
             # A letter that begins a formula is no answer, and neither is one that is denied.
             letter = self._first(box[1])
             is_formula = letter and PATTERN.FORMULA.match(box[1], letter.end())
-            is_denied = _is_denied(text, box.start()) or PATTERN.DENIED_BEHIND.match(
-                text, box.end()
-            )
+            is_denied = _is_denied(text, box.start(), box.end())
             letters = set() if is_formula or is_denied else self._letters(box[1])
             places.append((box.start(), box.end(), letters))
         return _last_together(text, places)
@@ -154,9 +152,7 @@ class Choice(Verifier):
         places = []
         for statement in cues.finditer(text):
             letter = self._first(text, statement.end())
-            if letter is None or _is_denied(text, statement.start()):
-                continue
-            if PATTERN.DENIED_BEHIND.match(text, letter.end()):
+            if letter is None or _is_denied(text, statement.start(), letter.end()):
                 continue
             start = letter.start()
             letters = self._letters(text[start : start + LONGEST_STATEMENT])
@@ -171,9 +167,8 @@ class Choice(Verifier):
             return set()
         if self._ends_bracketed.search(lines[-1]):
             return {match.upper() for match in self._bracketed.findall(lines[-1])}
-        letters = self._only_letter(lines[-1])
-        if options[-1]:
-            letters = self._letters(lines[-1])
+        letters_of = self._letters if options[-1] else self._only_letter
+        letters = letters_of(lines[-1])
         listed = {*options[:-1]} - {""}
         if letters:
             # In a list without this letter, the response was cut off where the letter came next.
@@ -190,15 +185,10 @@ class Choice(Verifier):
         for letter in self._another.finditer(line):
             if PATTERN.CORRECT.match(line, letter.end()):
                 return {letter[1].upper()}
-        letter = self._first(line)
-        if letter is None:
-            return set()
-        rest = line[letter.end() :]
-        return (
-            {letter[1].upper()}
-            if PATTERN.LINE_END.match(rest) or PATTERN.CORRECT.match(rest)
-            else set()
-        )
+        first = self._first(line)
+        rest = line[first.end() :] if first else ""
+        is_all = PATTERN.LINE_END.match(rest) or PATTERN.CORRECT.match(rest)
+        return {first[1].upper()} if first and is_all else set()
 
     def _letters(self, text: str) -> set[str]:
         """The letter that a text begins with, and those that it then offers as well."""
@@ -236,9 +226,10 @@ class Choice(Verifier):
         return {_plain(part) for part in (*said[-1:], text.rpartition("\n")[2])}
 
 
-def _is_denied(text: str, end: int) -> bool:
-    """Whether the clause that goes on there denies what it says."""
-    return bool(PATTERN.DENIES.search(PATTERN.CLAUSE.split(text[max(0, end - 100) : end])[-1]))
+def _is_denied(text: str, begin: int, end: int) -> bool:
+    """Whether what stands from `begin` to `end` is denied, in front of it or behind it."""
+    clause = PATTERN.CLAUSE.split(text[max(0, begin - 100) : begin])[-1]
+    return bool(PATTERN.DENIES.search(clause) or PATTERN.DENIED_BEHIND.match(text, end))
 
 
 def _stands_alone(text: str, letter: str, end: int) -> bool:

@@ -256,14 +256,15 @@ def program(response: str, names: Collection[str] = ()) -> str | None:
     if names:
         any_name = f"(?:{'|'.join(map(re.escape, names))})"
         is_wanted = re.compile(rf"(?m)^\s*(?:(?:async )?def|class) {any_name}\b|^{any_name}\s*=")
-    best: tuple[tuple[int, bool], str] | None = None
-    for language, block in _blocks(after_thinking(response)):
+
+    def worth(of: tuple[str, str]) -> tuple[int, int]:
+        language, block = of
         found = {each.group() for each in is_wanted.finditer(block)}
-        worth = (len(found) if names else len(found) > 0, bool(language))
-        worth = worth if names else worth[::-1]
-        if best is None or worth >= best[0]:
-            best = worth, block
-    return best and best[1]
+        return (len(found), bool(language)) if names else (bool(language), bool(found))
+
+    # Of equal ones the last.
+    blocks = reversed(list(_blocks(after_thinking(response))))
+    return max(blocks, key=worth, default=("", None))[1]
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str]]:
@@ -350,7 +351,7 @@ def read_tests(answer: str, name: str) -> Tests:
     """The tests in an answer; ValueError naming it when it holds none in a form that is known."""
     try:
         tests = _parsed_tests(answer)
-    except (ValueError, TypeError, KeyError, SyntaxError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, SyntaxError) as error:
         raise ValueError(
             f"{name}={brief(answer)}: tests in a form of workbench.verifiers.code are needed "
             f"({error})"
@@ -364,8 +365,6 @@ def read_tests(answer: str, name: str) -> Tests:
 @lru_cache(maxsize=256)
 def _parsed_tests(answer: str) -> Tests:
     form = json.loads(answer)
-    if not isinstance(form, dict):
-        raise ValueError("not an object")
     if "asserts" in form:
         tree = ast.parse(form["asserts"])
         names = form.get("names", [])
@@ -393,9 +392,7 @@ def _zipped(form: dict) -> list[tuple[Any, Any]]:
     """Pairs from the two lists of APPS, TACO and CodeContests."""
     inputs = form["inputs"] if "inputs" in form else form["input"]
     outputs = form["outputs"] if "outputs" in form else form["output"]
-    if len(inputs) != len(outputs):
-        raise ValueError(f"{len(inputs)} inputs, {len(outputs)} outputs")
-    return list(zip(inputs, outputs))
+    return list(zip(inputs, outputs, strict=True))
 
 
 def _text(lines: Any) -> str:

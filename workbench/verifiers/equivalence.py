@@ -206,12 +206,9 @@ def _same(gold: Any, answer: Any) -> bool:
         return is_beyond and _close(gold, answer)
     if are_numbers:
         # What is done with infinity is not worked out in an answer, except by an operator.
-        is_finite = (
-            not answer.has(sympy.oo, -sympy.oo)
-            or gold.has(sympy.oo, -sympy.oo)
-            or answer.has(*OPERATORS)
-        )
-        return is_finite and _close(gold, answer)
+        has_infinity = [side.has(sympy.oo, -sympy.oo) for side in (gold, answer)]
+        is_fine = has_infinity[0] or not has_infinity[1] or answer.has(*OPERATORS)
+        return is_fine and _close(gold, answer)
     # Equal to six decimals. That is enough unless a small number is involved, whose first
     # six decimals may all be zeros.
     decimals = max(_decimals(gold), _decimals(answer))
@@ -222,10 +219,7 @@ def _same(gold: Any, answer: Any) -> bool:
 
 def _with_imaginary_unit(*readings: Any) -> tuple:
     """The readings, with i as the imaginary unit."""
-    symbols = [
-        reading.free_symbols if isinstance(reading, sympy.Basic | sympy.MatrixBase) else set()
-        for reading in readings
-    ]
+    symbols = [getattr(reading, "free_symbols", set()) for reading in readings]
     if not any(symbol.name == "i" for symbol in set().union(*symbols)):
         return readings
     # Math-Verify makes other symbols of the same names where it reads complex numbers.
@@ -233,8 +227,6 @@ def _with_imaginary_unit(*readings: Any) -> tuple:
         reading.xreplace(
             {each: sympy.I if each.name == "i" else sympy.Symbol(each.name) for each in names}
         )
-        if names
-        else reading
         for reading, names in zip(readings, symbols)
     )
 
@@ -315,20 +307,14 @@ def _parts(text: str) -> tuple[str, str] | None:
     (('9,10', ''), None, None)
     """
     listed = [split(part.strip()) for part in PATTERN.BETWEEN.split(text)]
-    if len(listed) > 1 and all(
-        part and part[1] and PATTERN.PLAIN.fullmatch(part[0]) for part in listed
-    ):
-        return ",".join(part[0] for part in listed if part), ""
+    plain = [part[0] for part in listed if part and part[1] and PATTERN.PLAIN.fullmatch(part[0])]
+    if 1 < len(listed) == len(plain):
+        return ",".join(plain), ""
     found = split(text)
     if found is None:
         return None
-    bare = re.sub(
-        r"_\{[^{}]*\{?[^{}]*\}?\}|\\(?:begin|end)\{[a-zA-Z]*\}|\\text\{\s*(?:and|or)\s*\}",
-        "",
-        found[0],
-    )
     # Texts may be names of what an equation is about.
-    bare = PATTERN.NAME_IN_TEXT.sub("", bare)
+    bare = PATTERN.NAME_IN_TEXT.sub("", PATTERN.AROUND.sub("", found[0]))
     is_odd = len(re.findall(r"[()\[\]]", bare)) % 2 or bare.count("{") != bare.count("}")
     return None if is_odd or PATTERN.UNREADABLE.search(bare) else found
 
@@ -338,19 +324,17 @@ def _says_more(
 ) -> bool:
     """Whether the content of a box says more than its reading, or another thing."""
     is_range = any(isinstance(reading, sympy.Set | sympy.Rel | And) for reading in gold)
-    if (
-        PATTERN.INEQUALITY.search(core)
-        and not is_range
-        and not PATTERN.INEQUALITY.search(gold_core)
-    ):
+    bounds = [PATTERN.INEQUALITY.search(text) for text in (core, gold_core)]
+    if bounds[0] and not bounds[1] and not is_range:
         return True
     groups = [_group(text) for text in (core, gold_core)]
     if all(groups) and groups[0] != groups[1]:
         return True
-    if PATTERN.SIDE_BY_SIDE.search(core) or _passes_over(core, answer[0], gold, parsed):
-        return True
-    passed = _passed_over(core, answer[0], parsed)
-    return bool(passed)
+    return bool(
+        PATTERN.SIDE_BY_SIDE.search(core)
+        or _passes_over(core, answer[0], gold, parsed)
+        or _passed_over(core, answer[0], parsed)
+    )
 
 
 def _group(core: str) -> str:
@@ -420,11 +404,8 @@ def _passes_over(content: str, reading: Any, gold: list, parsed: Callable[[str],
     if len(sides) == 1 or any(isinstance(each, sympy.Equality) for each in gold):
         return False
     for side in sides:
-        if (
-            PATTERN.OPERATOR.match(side)
-            or PATTERN.NAME.fullmatch(side)
-            or not PATTERN.NO_NAME.search(side)
-        ):
+        is_name = PATTERN.NAME.fullmatch(side) or not PATTERN.NO_NAME.search(side)
+        if is_name or PATTERN.OPERATOR.match(side):
             continue
         value = parsed(side)
         # Numbers of an equation that is read are compared later.
@@ -490,9 +471,7 @@ def _chains(reading: Any) -> Iterator[list]:
     """The sides of every equation in a reading: those of a chain a = b = c together."""
     if isinstance(reading, sympy.Equality):
         yield list(reading.args)
-    elif isinstance(reading, And) and all(
-        isinstance(part, sympy.Equality) for part in reading.args
-    ):
+    elif isinstance(reading, And) and all(part.is_Equality for part in reading.args):
         parts = reading._unsorted_args  # in the order in which they were written
         # Math-Verify reads a = b = c as a = b and b = c. Equations that share no
         # side are looked at one by one.

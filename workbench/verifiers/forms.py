@@ -24,19 +24,11 @@ CHARACTERS |= str.maketrans(TABLE["characters"])
 RULES = [(re.compile(expanded(each, "forms")), new) for each, new in TABLE["rewrites"]["rules"]]
 UNITS: dict[str, list] = TABLE["units"]
 KNOWN_UNITS = {each: unit for unit, (names, *_) in UNITS.items() for each in [unit, *names.split()]}
-COUNTED = {
-    *KNOWN_UNITS,
-    *TABLE["nouns"]["abbreviated"].split(),
-    *TABLE["nouns"]["irregular"].split(),
-}
+COUNTED = {*KNOWN_UNITS, *" ".join(TABLE["nouns"].values()).split()}
 
 
 def _plain(text: str) -> str:
     return unicodedata.normalize("NFKC", text).translate(CHARACTERS)
-
-
-def _without_space(found: re.Match) -> str:
-    return re.sub(r"\\.| ", "", found[0])
 
 
 def _as_fraction(found: re.Match) -> str:
@@ -74,7 +66,7 @@ def _scaled(found: re.Match) -> str:
 
 
 FORMS = {
-    PATTERN.SPACED: _without_space,
+    PATTERN.SPACED: lambda found: re.sub(r"\\.| ", "", found[0]),
     PATTERN.MIXED: _mixed,
     PATTERN.REPEATING: _as_fraction,
     PATTERN.SCALED: _scaled,
@@ -142,9 +134,7 @@ def changes(core: str, unit: str) -> bool:
     if BOXES.CHANGES.search(unit) or not is_known or re.search(r"[?!]|\A\^\{?-?\d", unit):
         return True
     # What is counted is a plural: the last word in front of "per", "of" and the like.
-    noun = re.split(
-        r"\s(?:per|of|in|on|old|long|tall|wide|high|deep|away|and)\b|/|\\cdot|\^", unit
-    )[0].split()
+    noun = PATTERN.OF_NOUN.split(unit)[0].split()
     is_many = re.fullmatch("-?[0-9,]+", core) and core not in ("1", "-1")
     word = noun[-1].strip(".,()") if noun else "s"
     # The case of a single letter counts: g is a gram, and G may be giga.
@@ -176,9 +166,7 @@ def form(text: str) -> tuple | None:
     """
     cases = PATTERN.CASES.fullmatch(text)
     if cases:
-        rows = re.sub(r"\s|(?<!\\)\\[,;: ]|,(?=\s*&)|[,.;](?=\s*(?:\\\\|\Z))", "", cases[2]).split(
-            r"\\"
-        )
+        rows = PATTERN.BETWEEN_CASES.sub("", cases[2]).split(r"\\")
         return "cases", cases[1].replace(" ", ""), frozenset(filter(None, rows))
     text = re.sub(r"\\[,;: ]", " ", PATTERN.IN_TEXT.sub(r" \1 ", text))
     text = re.sub(r"\A(-?)\\?([$€£¥₹])\s?([0-9.,]+)\Z", r"\1\3 \2", text)

@@ -10,12 +10,9 @@ TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 
 def expanded(pattern: str, section: str) -> str:
     """A pattern with those that it names, from its own section or an earlier one."""
-    sections = [TABLE[name] for name in (section, "boxes", "forms")]
 
     def named(found: re.Match) -> str:
-        owner = next(
-            name for name, each in zip((section, "boxes", "forms"), sections) if found[1] in each
-        )
+        owner = next(name for name in (section, "boxes", "forms") if found[1] in TABLE[name])
         return expanded(TABLE[owner][found[1]], owner)
 
     return re.sub("@([A-Z_]+)@", named, pattern.replace("\n", ""))

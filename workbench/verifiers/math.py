@@ -24,7 +24,7 @@ import re
 from dataclasses import dataclass
 
 from workbench.utils.bounds import Count, CountOrZero, Flag, Positive, check_arguments
-from workbench.verifiers.base import ForkSafeLock, Scores, Verifier
+from workbench.verifiers.base import Scores, Verifier
 from workbench.verifiers.boxes import after_thinking, last_box, stated, tagged
 from workbench.verifiers.pool import Pool
 
@@ -80,7 +80,6 @@ class Math(Verifier):
             memory_mb=self.memory_mb,
         )
         self._kept: dict[bytes, str] = {}
-        self._keeping = ForkSafeLock()
 
     def judge(self, responses: list[str], answers: list[str]) -> Scores:
         pairs = list(zip(map(self._asked, responses), answers))
@@ -107,24 +106,23 @@ class Math(Verifier):
         keys = {
             pair: hashlib.blake2b(repr(pair).encode(), digest_size=16).digest() for pair in pairs
         }
-        with self._keeping:
-            known = {pair: self._kept[key] for pair, key in keys.items() if key in self._kept}
-        # No lock is held in between, so two threads may ask about the
-        # same pair. That costs time alone.
+        # No lock is held, so two threads may ask about the same pair. That costs time alone.
+        kept = {pair: self._kept.get(key) for pair, key in keys.items()}
+        known = {pair: status for pair, status in kept.items() if status}
         unknown = [pair for pair in pairs if pair not in known]
         replies = self.pool.run([{"response": text, "answer": gold} for text, gold in unknown])
         found: dict[Pair, str] = {}
         unusable = []
-        with self._keeping:
-            for pair, reply in zip(unknown, replies):
-                found[pair] = reply["status"]
-                if reply["status"] == UNUSABLE:
-                    unusable.append((pair[1], reply["read"]))
-                # Another try may give a verdict in place of a timeout that is not certain.
-                elif reply.get("certain", True):
-                    self._kept[keys[pair]] = reply["status"]
-            while len(self._kept) > self.cache:
-                del self._kept[next(iter(self._kept))]
+        for pair, reply in zip(unknown, replies):
+            found[pair] = reply["status"]
+            if reply["status"] == UNUSABLE:
+                unusable.append((pair[1], reply["read"]))
+            # Another try may give a verdict in place of a timeout that is not certain.
+            elif reply.get("certain", True):
+                self._kept[keys[pair]] = reply["status"]
+        # In a list of its own, since another thread may keep a verdict meanwhile.
+        for key in list(self._kept)[: max(0, len(self._kept) - self.cache)]:
+            self._kept.pop(key, None)
         # The other verdicts of this batch are kept all the same.
         for gold, read in unusable:
             raise ValueError(

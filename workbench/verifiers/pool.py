@@ -34,6 +34,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -46,7 +47,6 @@ from pathlib import Path
 from typing import Any
 
 from workbench.utils.processes import die_with_parent
-from workbench.verifiers.base import ForkSafeLock
 
 Judge = Callable[[dict], dict]
 
@@ -179,7 +179,7 @@ class Pool(AbstractContextManager):
         self.size = workers
         self.deadline = deadline
         self.memory_mb = memory_mb
-        self._lock = ForkSafeLock()
+        self._lock = threading.Lock()
         self._settle()
 
     def _settle(self) -> None:
@@ -199,16 +199,21 @@ class Pool(AbstractContextManager):
         ChildProcessError
             When workers cannot be started, with the cause.
         """
-        with self._lock:
-            # A forked child leaves its parent's workers alone.
-            if self._pid != os.getpid():
-                self._settle()
+        with self._turn():
             try:
                 return self._replies([json.dumps(item).encode() for item in items])
             except BaseException:
                 # Whatever interrupted, no half-read replies may stay for the next call.
                 self._stop()
                 raise
+
+    def _turn(self) -> threading.Lock:
+        """The lock that calls take turns by."""
+        # A forked child leaves its parent's workers alone, and the lock to whoever held it there.
+        if self._pid != os.getpid():
+            self._lock = threading.Lock()
+            self._settle()
+        return self._lock
 
     def _replies(self, items: list[bytes]) -> list[dict]:
         replies: list[dict] = [{}] * len(items)
@@ -283,7 +288,7 @@ class Pool(AbstractContextManager):
 
     def close(self) -> None:
         """Kill the workers and wait for them. A later `run` starts new ones."""
-        with self._lock:
+        with self._turn():
             self._stop()
 
     def __exit__(self, *exception: object) -> None:
