@@ -1,5 +1,6 @@
 """What a user's own parts are told when they do what they must not: the part, and the way out."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import workbench as wb
 from workbench.cli.app import main
 from workbench.problems import Pool, Problem
 from workbench.verifiers import Scores
+from workbench.verifiers.base import checked_scores
 
 
 class Says:
@@ -34,6 +36,7 @@ class Says:
         lambda n: Scores(np.full(n, "x"), np.full(n, "ok")),
         lambda n: Scores(np.full(n, "1"), np.full(n, "ok")),
         lambda n: None,
+        lambda n: json.loads("{"),
     ],
 )
 @pytest.mark.parametrize("held_out", [0, 4])
@@ -42,6 +45,15 @@ def test_a_verifier_that_returns_no_scores_is_named(answer, held_out):
     run = wb.Run(lab, wb.methods.grpo(2), problems_per_round=4)
     with pytest.raises(ValueError, match=r"verifier: Says\.score"):
         go(run, 1)
+
+
+def test_a_verifier_that_raises_is_named_with_the_response_that_makes_it_raise():
+    class Reads:
+        def score(self, responses, answers):
+            return Scores.of(["ok" if json.loads(text) else "wrong" for text in responses])
+
+    with pytest.raises(ValueError, match=r"^verifier: Reads\.score raised JSONDecodeError .*'{'"):
+        checked_scores(Reads(), ["1", "{", "0"], ["1"] * 3)
 
 
 class Judges(wb.verifiers.Verifier):

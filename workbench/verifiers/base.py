@@ -88,8 +88,30 @@ def checked_scores(verifier: Any, responses: Sequence[str], answers: Sequence[st
 
     For those who call a verifier that may be of a user's own making.
     """
-    scores = verifier.score(responses, answers)
-    return _recordable(scores, f"{type(verifier).__name__}.score", len(responses))
+    name = f"{type(verifier).__name__}.score"
+    try:
+        scores = verifier.score(responses, answers)
+    except Exception as error:
+        # What verifiers of this package raise, and `_recordable` below, says what is wrong already.
+        is_named = str(error).startswith("verifier: ")
+        if is_named or type(verifier).__module__.startswith("workbench."):
+            raise
+        raise ValueError(
+            f"verifier: {name} raised {type(error).__name__} ({error}) for "
+            f"{brief(_that_raises(verifier, responses, answers))}; what a model writes must not "
+            "make it raise"
+        ) from error
+    return _recordable(scores, name, len(responses))
+
+
+def _that_raises(verifier: Any, responses: Sequence[str], answers: Sequence[str]) -> Any:
+    """The first response that makes a verifier raise alone; all of them where none does."""
+    for response, answer in zip(responses, answers):
+        try:
+            verifier.score([response], [answer])
+        except Exception:
+            return response
+    return list(responses)
 
 
 def _recordable(scores: Any, name: str, size: int) -> Scores:

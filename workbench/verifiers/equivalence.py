@@ -227,6 +227,8 @@ def _with_imaginary_unit(*readings: Any) -> tuple:
         reading.xreplace(
             {each: sympy.I if each.name == "i" else sympy.Symbol(each.name) for each in names}
         )
+        if names
+        else reading
         for reading, names in zip(readings, symbols)
     )
 
