@@ -615,13 +615,11 @@ class Anything(Slot):
 
     def plan(self, problems, counts, before, context):
         size = int(counts.sum())
-        everything = Plan(stop=lambda growing: np.full(len(growing.rows), STOP))
         long = Ragged.of([np.full(context.max_new_tokens, 5)] * size, np.int32)
         return {
             "nothing": None,
             "plain": Plan(),
             "looks": Plan(stop=lambda growing: np.full(len(growing.rows), GO_ON)),
-            "everything": everything if context.round == 3 else None,
             "long": Plan(prefixes=long),
             "few": Plan(prefixes=no_prefixes(1)),
             "words": Plan(stop=lambda growing: ["stop"] * len(growing.rows)),
@@ -864,7 +862,6 @@ def test_costs_count_what_was_read_sampled_and_stopped():
         ("long", r"^course: .*would start with \d+ tokens, and a response has \d+ at most"),
         ("few", "^course: .*1 prefixes came for 24 rollouts"),
         ("words", "^course: its stop returned"),
-        ("everything", "^course: Anything stopped all 24 rollouts of a request"),
     ],
 )
 def test_a_plan_that_cannot_be_followed_is_one_error_and_nothing_is_lost(
@@ -873,8 +870,6 @@ def test_a_plan_that_cannot_be_followed_is_one_error_and_nothing_is_lost(
     run = wb.Run(late, methods.grpo(4).but(course=Anything(make)), out=tmp_path / "run", **SIZES)
     with pytest.raises(ValueError, match=message):
         go(run, 4)
-    if make == "everything":
-        assert run.record.rounds["round"].tolist() == [1, 2]
 
 
 def test_what_a_policy_cannot_give_is_refused_before_a_model_is_loaded(late):

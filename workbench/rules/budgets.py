@@ -7,10 +7,9 @@ appendices C and E. NaN is the one way to say "never tried": its value is NaN, a
 such a problem the uniform budget.
 
 `knapsack` is exact. Each further rollout of a problem gains less than the one before, so the best
-rollouts are those whose gain lies above one common threshold. The threshold is found by bisection,
-and only the candidates near it are sorted, so memory is linear in the number of problems. The
-dynamic program released with the paper takes a problem's bare minimum to be worth 0, and therefore
-misses the optimum of equation 5 on many small instances.
+rollouts are those of the greatest gains, whichever problem they belong to. The dynamic program
+released with the paper takes a problem's bare minimum to be worth 0, and therefore misses the
+optimum of equation 5 on many small instances.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from workbench.utils.groups import place_within
 from workbench.utils.names import of_catalogue
 from workbench.utils.validation import counts as checked_counts
 from workbench.utils.validation import number, one_of, success_rates, whole_number
 
 ESTIMATORS = ("grpo", "rloo", "remax", "reinforce")
-SORTED_CANDIDATES = 2**12  # rollouts that `knapsack` sorts at the end, or P where that is more
 LOG_OF_ZERO = -1e30  # finite, so that zero rollouts times it is zero
 
 
@@ -271,56 +270,16 @@ def _share_equally(counts: np.ndarray, group: np.ndarray, amount: int, up: int) 
 def _share_by_gain(counts: np.ndarray, limit: np.ndarray, terms: np.ndarray, amount: int) -> None:
     """Add up to `amount` to the counts, never above limit (P,), the greatest gains first.
 
-    It bisects the gain above which rollouts are given. In each step the rollouts up to the count
-    `low` of a problem are certain to be given, since each gains at least `top`, and those beyond
-    its count `high` are certain not to be, since each gains less than `bottom`. `terms` are those
-    of `_terms_of_gain`.
+    `terms` are those of `_terms_of_gain`.
     """
-    index = np.flatnonzero(limit > counts)
-    low = counts[index]
-    high = limit[index]
-    terms = terms[:, index]
-    amount = min(amount, int((high - low).sum()))
-    if amount == 0:
-        return
-    target = low.sum() + amount
-    top = _gain(terms, low).max()
-    bottom = _gain(terms, high - 1).min()
-    while (high - low).sum() > max(SORTED_CANDIDATES, len(low)):
-        middle = bottom + (top - bottom) / 2
-        if not bottom < middle < top:
-            # All gains left are equal as floats, so the lower index goes first.
-            counts[index] = low + serve_in_order(high - low, target - low.sum())
-            return
-        active = np.flatnonzero(low < high)
-        reach = low.copy()
-        reach[active] = _count_above(terms[:, active], low[active], high[active], middle)
-        if reach.sum() <= target:
-            low, top = reach, middle
-        else:
-            high, bottom = reach, middle
-    # So few rollouts are left between low and high that they can be sorted. There is one entry for
-    # each of them: its problem, and its number beyond low.
-    width = high - low
-    owner = np.repeat(np.arange(len(low)), width)
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(width) - width, width)
-    gain = _gain(terms[:, owner], low[owner] + place)
+    # There is one entry for each rollout that a problem may get: the problem, and how many it has
+    # before. Nothing gets more than all that is left.
+    width = np.minimum(limit - counts, amount)
+    owner = np.repeat(np.arange(len(counts)), width)
+    gain = _gain(terms[:, owner], counts[owner] + place_within(owner))
     # Owners ascend, so of equal gains those of the lower indices come first.
-    taken = np.argsort(-gain, kind="stable")[: target - low.sum()]
-    counts[index] = low + np.bincount(owner[taken], minlength=len(low))
-
-
-def _count_above(
-    terms: np.ndarray, low: np.ndarray, high: np.ndarray, threshold: float
-) -> np.ndarray:
-    """The first count in [low, high] (A,) whose next rollout gains less than the threshold."""
-    # The gain falls with the count, so bisection finds the place, here for all problems at once.
-    while (low < high).any():
-        middle = (low + high) // 2
-        above = (_gain(terms, middle) >= threshold) & (low < high)
-        low = np.where(above, middle + 1, low)
-        high = np.where(above, high, middle)
-    return low
+    taken = np.argsort(-gain, kind="stable")[:amount]
+    counts += np.bincount(owner[taken], minlength=len(counts))
 
 
 def _gain(terms: np.ndarray, n: np.ndarray) -> np.ndarray:
