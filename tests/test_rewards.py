@@ -50,7 +50,7 @@ def test_two_boxes_earn_nothing():
 
 @pytest.mark.parametrize("names", ["think", (1,)])
 def test_names_of_tags_are_a_list_of_texts(names):
-    with pytest.raises(ValueError, match="^names"):
+    with pytest.raises(ValueError, match=r"^names"):
         Tags(names=names)
 
 

@@ -8,6 +8,7 @@ and made again.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -48,10 +49,10 @@ def refuse_other_files(path: Path) -> None:
     left_by_a_start = re.compile(rf"{files.LOCK}|({files.JOURNAL}|{files.MANIFEST})(\.writing)?")
     if find_packed(path) is not None:
         reason = "the run of this name is packed and finished; it can be read, but not go on"
-    elif path.exists() and not path.is_dir():
-        reason = "this is a file"
-    elif path.exists() and not all(left_by_a_start.fullmatch(file.name) for file in path.iterdir()):
-        reason = "the directory holds files that are no record"
+    elif path.is_file() or (
+        path.exists() and not all(map(left_by_a_start.fullmatch, os.listdir(path)))
+    ):
+        reason = "there are files that are no record"
     if reason:
         raise ValueError(f"out={str(path)!r}: {reason}; name an empty or new directory")
 
