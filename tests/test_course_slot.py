@@ -399,8 +399,6 @@ def test_the_marks_follow_the_lengths():
     # The quantiles are 5.8 and 8.8, and the second mark is at least five tokens later.
     assert course.marks(100) == (5, 10)
     assert course.metrics()["course_second"] == 10
-    with pytest.raises(ValueError, match=r"^answer=''"):
-        courses.Deadline(answer="")
     with pytest.raises(ValueError, match=r"^signals=3: a Signals is needed"):
         courses.Deadline(signals=3)
     with pytest.raises(ValueError, match=r"^allocator=.*: a BySignal is needed"):

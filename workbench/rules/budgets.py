@@ -14,9 +14,7 @@ optimum of equation 5 on many small instances.
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_right
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -368,21 +366,14 @@ def in_proportion(weights: Any, total: int, low: int, up: int) -> np.ndarray:
     return counts
 
 
-def greedily(
-    gain: Callable[[int, int], float], counts: np.ndarray, up: int, total: int
-) -> np.ndarray:
-    """Add rollouts to the counts, each where gain(problem, count so far) is greatest."""
-    # The order of the entries is also that of ties: fewer rollouts first, then the lower index.
-    heap = [(-gain(i, int(count)), int(count), i) for i, count in enumerate(counts) if count < up]
-    heapq.heapify(heap)
-    for _ in range(total - int(counts.sum())):
-        if not heap:
-            raise ValueError(f"total={total}: {len(counts)} problems can take {int(counts.sum())}")
-        _, count, i = heapq.heappop(heap)
-        counts[i] = count + 1
-        if count + 1 < up:
-            heapq.heappush(heap, (-gain(i, count + 1), count + 1, i))
-    return counts
+def greedily(gains: np.ndarray, total: int) -> np.ndarray:
+    """Counts (P,) int64 that add up to `total`, each rollout where it gains most.
+
+    gains[i, j] (P, K) is that of a rollout of problem i after j others, and falls with j. Equal
+    gains go to the problem with fewer rollouts, then to the lower index.
+    """
+    taken = np.argsort(-gains.T.ravel(), kind="stable")[:total]
+    return np.bincount(taken % len(gains), minlength=len(gains))
 
 
 # Arguments

@@ -40,16 +40,12 @@ def parameters(value: Any) -> dict[str, Any]:
     arguments = {}
     for name, parameter in inspect.signature(kind).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise ValueError(
-                f"{kind.__name__}(*{name}): a configuration needs named arguments, so that it can "
-                "be recorded"
-            )
+            raise ValueError(f"{kind.__name__}(*{name}): a configuration needs named arguments")
         try:
             arguments[name] = getattr(value, name)
         except AttributeError:
             raise ValueError(
-                f"{kind.__name__}({name}=...): the argument is not kept; set self.{name} = {name}, "
-                "so that it can be recorded"
+                f"{kind.__name__}({name}=...): the argument is not kept; set self.{name} = {name}"
             ) from None
     return arguments
 
@@ -113,10 +109,7 @@ def describe(value: Any) -> Any:
             if _is_same(arguments[name], defaults(type(value))[name]):
                 del arguments[name]
         return {"is": name_of(type(value)), **describe(arguments)}
-    raise ValueError(
-        f"{value!r}: a configuration holds objects, functions, arrays, numbers, strings, lists and "
-        "dicts only"
-    )
+    raise ValueError(f"{value!r}: a configuration cannot hold it")
 
 
 def compose(value: Any) -> str:

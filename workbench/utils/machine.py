@@ -91,8 +91,10 @@ def gpus() -> list[dict[str, Any]]:
         if wanted is None or any(
             part == index or uuid.startswith(part) or part.startswith("MIG-") for part in wanted
         ):
-            memory = {"bytes": _bytes_of_mebibytes(total), "free": _bytes_of_mebibytes(free)}
-            seen.append({"name": name, **memory, "driver": driver, "capability": capability})
+            # It cannot tell the size of a memory that is shared.
+            size, left = (int(mib) * 2**20 if mib.isdigit() else 0 for mib in (total, free))
+            found = {"name": name, "bytes": size, "free": left, "driver": driver}
+            seen.append(found | {"capability": capability})
     return seen
 
 
@@ -133,10 +135,7 @@ def no_gpu() -> str | None:
     if platform.system() != "Linux":
         return f"Linux with an NVIDIA GPU is needed, this is {platform.system()}"
     if not gpus():
-        return (
-            "an NVIDIA GPU is needed, and nvidia-smi shows none (no card, no driver, or hidden by "
-            "CUDA_VISIBLE_DEVICES)"
-        )
+        return "an NVIDIA GPU is needed; there is none, or CUDA_VISIBLE_DEVICES hides it"
     if old := no_bfloat16():
         return old
     # A missing torch is no matter of the GPU: `doctor` lists missing packages.
@@ -145,11 +144,6 @@ def no_gpu() -> str | None:
         command = f"pip install --force-reinstall torch=={torch.removesuffix('+cpu')}"
         return f"torch {torch} has no CUDA; get the build that has: {command}"
     return None
-
-
-def _bytes_of_mebibytes(number: str) -> int:
-    """What nvidia-smi prints in MiB, in bytes; 0 where it cannot tell, as of a shared memory."""
-    return int(number) * 2**20 if number.isdigit() else 0
 
 
 # Which packages this one asks for, which are installed, and the command that brings the rest
