@@ -144,8 +144,7 @@ def from_queue(
     except (KeyError, RuntimeError, ValueError) as error:
         raise ValueError(
             "adv_estimator='workbench': the queue has no advantages of these rows; it needs "
-            "workbench.verl.v1.ReplayBuffer as trainer.v1.sampler.custom_sampler, see "
-            "workbench.verl.configuration"
+            "workbench.verl.v1.ReplayBuffer as its sampler, see workbench.verl.configuration"
         ) from error
     advantages = torch.zeros_like(token_level_rewards)
     for i, values in zip(keys, data[ADVANTAGES]):
