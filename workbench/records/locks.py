@@ -112,10 +112,8 @@ class RecordLock:
         lock on a new file of the same name.
         """
         if self._process != os.getpid():
-            raise RecordError(
-                f"{self.path.parent}: process {self._process} writes this record, and this process "
-                "was forked from it; name another directory"
-            )
+            forked = f"this process was forked from {self._process}, which writes it"
+            raise RecordError(f"{self.path.parent}: {forked}; name another directory")
         try:
             is_locked = self._status is None or samestat(self._status, os.lstat(self.path))
         except OSError:
@@ -152,10 +150,7 @@ class RecordLock:
         pid, host, since = (brief(holder.get(name)).strip("'") for name in ("pid", "host", "since"))
         hint = ""
         if (pid, host) == (str(os.getpid()), platform.node()):
-            hint = (
-                "; this very process: a loop over `rounds` that was left before its end holds the "
-                "record until its generator is closed or deleted"
-            )
+            hint = "; this very process: close or delete a loop over `rounds` that was left open"
         return f"process {pid} on {host} (since {since}{hint})"
 
 

@@ -55,11 +55,6 @@ def output(name: str, value: Any) -> Path:
         # A name below it shows a link to itself, and a path that has no room for files.
         with suppress(FileNotFoundError, NotADirectoryError):
             (path / ("x" * ROOM)).stat()
-        # What is not there yet has no file system to ask about its names, but its parents have.
-        there = next(each for each in (path, *path.parents) if each.is_dir())
-        for part in path.relative_to(there).parts:
-            with suppress(FileNotFoundError):
-                (there / part).lstat()
     except (OSError, ValueError) as error:
         cause = cause_of(error)
         raise ValueError(f"{name}={brief(value)}: nothing can be written there: {cause}") from None
