@@ -98,14 +98,14 @@ def _is_own_module(name: str) -> bool:
 
 
 def _function_in(member: Any) -> Any:
-    """The function behind a member of a class; None where there is none."""
-    if isinstance(member, staticmethod | classmethod):
-        return member.__func__
+    """The function behind a member of a class, or what wraps it; None where there is none."""
     if isinstance(member, property):
         return member.fget
     if isinstance(member, cached_property | singledispatchmethod):
         return member.func
-    return member if isinstance(member, types.FunctionType) else None
+    # What is static or of the class has the function as its `__wrapped__`.
+    is_function = isinstance(member, types.FunctionType | staticmethod | classmethod)
+    return member if is_function else None
 
 
 def _text_of(function: types.FunctionType) -> str:
