@@ -237,10 +237,9 @@ def check_conditions(
         changed += [f"{part}.{name}: {now[name]!r}, {then[name]!r}" for name in both]
     refused = [line for line in changed if line.startswith(CONDITIONS)]
     if refused and not mixed:
-        raise ValueError(
-            f"{path} was made under other conditions (now, then): {'; '.join(refused[:3])}; name "
-            "another directory, or go on with both by mixed=True (--mixed)"
-        )
+        lines = "; ".join(refused[:3])
+        text = f"{path} was made under other conditions (now, then): {lines}"
+        raise ValueError(f"{text}; name another directory, or pass mixed=True (--mixed)")
     if changed and "hardware" in ours:
         text = f"{path}: goes on under other conditions (now, then): {'; '.join(changed[:3])}"
         warnings.warn(text, RecordWarning, stacklevel=7)
@@ -258,8 +257,5 @@ def check_same_run(
     asked_for, recorded = ({name: each.get(name) for name in names} for each in (ours, theirs))
     different = "; ".join(differences(asked_for, recorded)[:3])
     if different:
-        raise ValueError(
-            f"out={str(path)!r} holds another run (asked for, recorded): {different}; name "
-            "another directory"
-        )
+        raise ValueError(f"out={str(path)!r} holds another run (asked for, recorded): {different}")
     check_conditions(ours, theirs, path, mixed)

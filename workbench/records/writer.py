@@ -228,8 +228,8 @@ class Writer:
             begin(self.path / files.JOURNAL, files.digest_of(content))
             files.write(self.path / files.MANIFEST, content)
         except OSError as error:
-            cause = cause_of(error)
-            raise RecordError(f"{self.path}: cannot write the manifest: {cause}") from error
+            text = f"{self.path}: cannot write the manifest: {cause_of(error)}"
+            raise RecordError(text) from error
 
     def _open(self) -> None:
         """Remove what a killed process was writing, and say what is damaged."""
@@ -269,7 +269,5 @@ class Writer:
         except OSError as error:
             rounds = self.rounds
             kept = f"rounds 1 to {rounds} are kept" if rounds else "no round was lost"
-            raise RecordError(
-                f"{self.path}: cannot write {what}: {cause_of(error)}; {kept}, mend the cause and "
-                "run again"
-            ) from error
+            cause = f"{cause_of(error)}; {kept}"
+            raise RecordError(f"{self.path}: cannot write {what}: {cause}") from error

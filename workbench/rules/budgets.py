@@ -340,9 +340,7 @@ def in_proportion(weights: Any, total: int, low: int, up: int) -> np.ndarray:
     """
     weights = np.asarray(weights, dtype=np.float64)
     if weights.ndim != 1 or not np.isfinite(weights).all() or (weights < 0).any():
-        raise ValueError(
-            f"weights: shape {weights.shape}; (P,) finite numbers of at least 0 are needed"
-        )
+        raise ValueError("weights: (P,) finite numbers of at least 0 are needed")
     check_budget(len(weights), total, low, up)
     # A tiny weight keeps problems of weight 0 in the race when all others are at their bound.
     weights = np.maximum(weights, (weights.max() or 1.0) * 1e-12)

@@ -110,10 +110,8 @@ def features(rollouts: Rollouts, max_length: float | None = None) -> np.ndarray:
     not_finite = ~np.isfinite(table)
     if not_finite.any():
         row, number = np.argwhere(not_finite)[0]
-        raise ValueError(
-            f"features: {FEATURES[number]} of rollout {row} is {table[row, number]}; finite "
-            "numbers are needed"
-        )
+        name = FEATURES[number]
+        raise ValueError(f"features: {name} of rollout {row} is {table[row, number]}, not finite")
     return table
 
 

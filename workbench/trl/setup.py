@@ -182,10 +182,8 @@ def _apply_objective(config: GRPOConfig, method: Method) -> None:
     objective = method.objective
     mean = objective.loss_aggregation
     if (mean == "group" and objective.kl > 0) or (mean != "token" and objective.entropy > 0):
-        logger.warning(
-            f"loss_aggregation={mean!r}: TRL averages its KL penalty over rollouts, and its "
-            "entropy bonus over all tokens"
-        )
+        text = "TRL averages its KL penalty over rollouts, and its entropy bonus over all tokens"
+        logger.warning(f"loss_aggregation={mean!r}: {text}")
     for name, value in arguments(method).items():
         present = vars(config)[name]
         if present == value:

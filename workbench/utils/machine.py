@@ -124,10 +124,8 @@ def no_bfloat16() -> str | None:
     seen = [] if (installed_version("torch") or "").endswith("+cpu") else gpus()
     if not seen or not all(is_before(gpu["capability"], BFLOAT16) for gpu in seen):
         return None
-    return (
-        f"{seen[0]['name']} has compute capability {seen[0]['capability']}; training needs "
-        "bfloat16, and so 8.0 or later, as A100, L40S and H100 have"
-    )
+    name, capability = seen[0]["name"], seen[0]["capability"]
+    return f"{name} has compute capability {capability}; training in bfloat16 needs 8.0 or later"
 
 
 def no_gpu() -> str | None:

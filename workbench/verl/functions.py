@@ -43,12 +43,8 @@ class Verdict(adapters.Verdict):
     """
 
     def __init__(self, solved: float | None = None, needed: bool = True) -> None:
-        super().__init__(
-            needed,
-            advice="let the reward function return `acc`, or set `solved`, the reward from which a "
-            "rollout counts as correct",
-            solved=solved,
-        )
+        advice = "let the reward function return `acc`, or set `solved`"
+        super().__init__(needed, advice, solved)
 
     def __call__(self, reward: np.ndarray, acc: Sequence[Any]) -> np.ndarray:
         """The verdict (R,): 1 is correct, 0 is wrong, NaN not known.

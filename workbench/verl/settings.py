@@ -192,11 +192,8 @@ def check(method: Method) -> None:
     check_fits(method, "verl", PROVIDES, limits)
     check_clipped(objective)
     if has_penalty and objective.loss_aggregation != "token":
-        logger.warning(
-            "loss_aggregation=%r: verl averages the KL penalty and the entropy bonus over all "
-            "rollouts of a mini-batch alike, padding included",
-            objective.loss_aggregation,
-        )
+        text = "verl averages the KL penalty and the entropy bonus over all rollouts, and padding"
+        logger.warning("loss_aggregation=%r: %s", objective.loss_aggregation, text)
 
 
 def check_clipped(objective: Objective) -> None:
