@@ -102,7 +102,9 @@ class TestFeatures:
     )
     def test_not_finite(self, name, value):
         bad = pool([1, 0], ["a", "a"]).assign(**{name: np.array([0.0, value])})
-        with pytest.raises(ValueError, match=f"features: {name} of rollout 1 is {value}, not finite"):
+        with pytest.raises(
+            ValueError, match=f"features: {name} of rollout 1 is {value}, not finite"
+        ):
             features(bad)
 
     def test_missing(self):
