@@ -408,9 +408,6 @@ class Deadline(Slot):
         return last_box(text) is not None or ANSWER.search(text) is not None
 
 
-OfAllocator = Annotated[BySignal, of_kind(BySignal, "allocators.BySignal(8)")]
-
-
 def inverse_counts(counts: Any, floor: float = 0.05) -> np.ndarray:
     """1 / (n / mean n), with the ratio cut to [floor, 1], by counts n (P,): (P,) float64.
 
@@ -455,7 +452,7 @@ class InverseCounts(Slot):
     floor: ShareAboveZero = 0.05
     spare: ShareAboveZero = 0.05
     most: Positive = 1000.0
-    allocator: OfAllocator | None = None
+    allocator: Annotated[BySignal, of_kind(BySignal, "allocators.BySignal(8)")] | None = None
 
     needs = frozenset({"row_weights"})
     reads_verdict = False

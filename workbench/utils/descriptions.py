@@ -160,19 +160,11 @@ def name_of(target: Callable) -> str:
     """
     name = f"{target.__module__}.{target.__qualname__}"
     if name.startswith("workbench.catalogue."):
-        name = f"{_home(target)}.{target.__qualname__}"
+        # The file of `workbench.rules` in which it would stand. A function is an advantage, and
+        # what acts in no slot is what values of several slots ask.
+        there = [home for action, home in HOMES.items() if action in dir(target)]
+        name = f"{(there or ['success_rates'])[0]}.{target.__qualname__}"
     return name.removeprefix("workbench.").removeprefix("rules.")
-
-
-def _home(target: Callable) -> str:
-    """The file of `workbench.rules` in which a class or function of the catalogue would stand."""
-    if not isinstance(target, type):
-        return "advantages"  # the only functions that a description holds
-    defined = dir(target)
-    for action, home in HOMES.items():
-        if action in defined:
-            return home
-    return "success_rates"  # what values of several slots ask
 
 
 def _is_same(first: Any, second: Any) -> bool:
