@@ -1399,7 +1399,7 @@ def test_epochs_are_counted_in_prompts(queue):
     history = trainer.replay_buffer.method.allocator.rates.learner
     for step in range(3):
         trainer.round()
-        assert [past["epoch"] for past in history.past.values()] == [step, step]
+        assert [epoch for epoch, *_ in history.latest.values()] == [step, step]
         assert trainer.replay_buffer.driver.context.planned == trainer.total_training_steps
 
 
