@@ -225,7 +225,7 @@ class Directory:
         self.is_begun = first.get("manifest") == digest_of(read_ordinary(path / files.MANIFEST))
         if not self.is_begun:
             # First, since a run cannot go on from it.
-            text = f"{path / files.MANIFEST}: {files.JOURNAL} began with another one"
+            text = f"{path / files.MANIFEST}: it was edited, or {files.JOURNAL} is of another run"
             self.problems.insert(0, text)
         if lost := journal.damage or _lost_end(journal, parts, checkpointed):
             self.problems.append(f"{journal.path}: {lost}")
