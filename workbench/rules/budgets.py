@@ -14,7 +14,6 @@ optimum of equation 5 on many small instances.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from functools import partial
 from typing import Any
 
@@ -212,18 +211,17 @@ def knapsack(
         with np.errstate(over="ignore", divide="ignore"):
             needed = np.floor(np.minimum(up, np.log(0.1) / log_of_miss))
         surplus = total - counts.sum() - int(needed.sum())
-        _share_equally(counts, failed, max(surplus, 0), up)
+        _give(counts, np.where(failed, up, counts), max(surplus, 0))
     # Step 2: only problems between 0 and 1 gain by more rollouts.
     limit = np.where(partial, up, counts)
     if low == 0 and not info_gain:
         # Where the outcome is certain, the first rollout is worth 1 and the next ones nothing.
         certain = failed if estimator == "remax" else solved
         limit[certain & (counts == 0)] = 1
-    terms = _terms_of_gain(p, estimator, info_gain)
-    _share_by_gain(counts, limit, terms, total - counts.sum())
+    _give(counts, limit, total - counts.sum(), _terms_of_gain(p, estimator, info_gain))
     # Step 3: what all of those cannot hold.
     for group in (failed, never_tried, solved):
-        _share_equally(counts, group, total - counts.sum(), up)
+        _give(counts, np.where(group, up, counts), total - counts.sum())
     return counts
 
 
@@ -249,32 +247,19 @@ def serve_in_order(wanted: np.ndarray, amount: int) -> np.ndarray:
     return np.clip(amount - (np.cumsum(wanted) - wanted), 0, wanted)
 
 
-def _share_equally(counts: np.ndarray, group: np.ndarray, amount: int, up: int) -> None:
-    """Give up to `amount` more rollouts, in equal parts, to the problems of `group` (P,) bool.
+def _give(
+    counts: np.ndarray, limit: np.ndarray, amount: int, terms: np.ndarray | None = None
+) -> None:
+    """Add up to `amount` to the counts, never above limit (P,).
 
-    What does not divide evenly goes to the lower indices.
+    The greatest gains go first, by the terms of `_terms_of_gain`; without terms all get equal
+    parts. Ties go to the lower indices.
     """
-    index = np.flatnonzero(group)
-    room = up - counts[index]
-    amount = min(amount, int(room.sum()))
-    # The highest level below `up` to which all can be filled.
-    level = bisect_right(range(up), amount, key=lambda each: np.minimum(room, each).sum()) - 1
-    given = np.minimum(room, level)
-    left = amount - given.sum()
-    given[np.flatnonzero(room > level)[:left]] += 1
-    counts[index] += given
-
-
-def _share_by_gain(counts: np.ndarray, limit: np.ndarray, terms: np.ndarray, amount: int) -> None:
-    """Add up to `amount` to the counts, never above limit (P,), the greatest gains first.
-
-    `terms` are those of `_terms_of_gain`.
-    """
-    # There is one entry for each rollout that a problem may get: the problem, and how many it has
-    # before. Nothing gets more than all that is left.
-    width = np.minimum(limit - counts, amount)
-    owner = np.repeat(np.arange(len(counts)), width)
-    gain = _gain(terms[:, owner], counts[owner] + place_within(owner))
+    # There is one entry for each rollout that a problem may get: the problem, and its number
+    # beyond the count. Nothing gets more than all that is left.
+    owner = np.repeat(np.arange(len(counts)), np.minimum(limit - counts, amount))
+    number = place_within(owner)
+    gain = -number if terms is None else _gain(terms[:, owner], counts[owner] + number)
     # Owners ascend, so of equal gains those of the lower indices come first.
     taken = np.argsort(-gain, kind="stable")[:amount]
     counts += np.bincount(owner[taken], minlength=len(counts))
