@@ -212,8 +212,8 @@ class Writer:
         is_ours = state.pop("record", None) in self._journal.sums
         if not is_ours or number > self.rounds:
             raise RecordError(
-                f"{path}: this checkpoint is of another run, or {files.JOURNAL} was changed: it has "
-                f"{self.rounds} rounds, the checkpoint is of round {brief(number)}: {LOST}"
+                f"{path}: this checkpoint is of another run, or {files.JOURNAL} was changed: it "
+                f"has {self.rounds} rounds, the checkpoint is of round {brief(number)}: {LOST}"
             )
         return tensors, state
 
