@@ -6,7 +6,7 @@ Everything here works without verl, so a method can be checked and its keys prin
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from workbench import config
 from workbench.adapters import check_fits
@@ -46,24 +46,6 @@ REFUSED = {
     "trainer.v1.sampler.sync_refill_failed_groups": "the method draws no others for failed ones",
     "skip.rollout_tq.enable": "rollouts that were sampled by another run pass the method by",
 }
-
-
-class Options(NamedTuple):
-    """What `trainer.v1.sampler.sampler_kwargs` says.
-
-    Attributes
-    ----------
-    method : Method
-    seed : int
-        Of everything that the method draws.
-    solved : float, optional
-        The reward from which a rollout counts as correct where the reward function returns no
-        `acc`. None: 1, and a warning when rewards are other than 0 and 1.
-    """
-
-    method: Method
-    seed: int = 0
-    solved: float | None = None
 
 
 def configuration(
@@ -229,10 +211,12 @@ def method_of(options: Mapping[str, Any]) -> Method:
     >>> method_of({"method": "pods", "arguments": {"n": 32, "m": 8}}).selector
     MaxVariance(m=8, baseline='selection')
     """
-    return read_options(options).method
+    return read_options(options)[0]
 
 
-def read_options(options: Mapping[str, Any], method: Method | None = None) -> Options:
+def read_options(
+    options: Mapping[str, Any], method: Method | None = None
+) -> tuple[Method, int, float | None]:
     """What `trainer.v1.sampler.sampler_kwargs` says, checked.
 
     A configuration may come from an unknown hand, so it is data alone: names of this package's
@@ -245,6 +229,15 @@ def read_options(options: Mapping[str, Any], method: Method | None = None) -> Op
         `configuration(method)` describes.
     method : Method, optional
         That of a sampler class of one's own, in place of the key `method`.
+
+    Returns
+    -------
+    method : Method
+    seed : int
+        Of everything that the method draws.
+    solved : float or None
+        The reward from which a rollout counts as correct where the reward function returns no
+        `acc`. None: 1, and a warning when rewards are other than 0 and 1.
 
     Raises
     ------
@@ -269,7 +262,7 @@ def read_options(options: Mapping[str, Any], method: Method | None = None) -> Op
         named = brief(options["method"])
         raise ValueError(f"sampler_kwargs.method={named}: the sampler's class has its own method")
     check(method)
-    return Options(method, seed, solved)
+    return method, seed, solved
 
 
 def check_configuration(config: Mapping[str, Any], method: Method) -> None:

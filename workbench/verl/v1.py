@@ -88,7 +88,7 @@ class ReplayBuffer(BaseBuffer):
     """verl's sampler, which plays a round of a method for every training step.
 
     `trainer.v1.sampler.sampler_kwargs` has the keys `method` (a paper's name, with its `arguments`,
-    or what `configuration(method)` describes), `seed` and `solved`, see `settings.Options`.
+    or what `configuration(method)` describes), `seed` and `solved`, see `settings.read_options`.
 
     For a method with slots of your own, which a configuration cannot describe, derive a class with
     the method as an attribute, and name that class as the `custom_sampler`:
@@ -108,12 +108,12 @@ class ReplayBuffer(BaseBuffer):
         )
         # Plain dicts and lists, which is what the checks read.
         given = OmegaConf.to_container(sampler_kwargs, resolve=True)
-        said = read_options(given, type(self).method)
+        method, seed, solved = read_options(given, type(self).method)
         # A clone, so that what it learns stays in this trainer, also where the class has the
         # method.
-        self.method = said.method.clone()
-        self.driver = adapters.Driver(self.method, said.seed)
-        self.verdict = Verdict(said.solved, self.method.reads_verdict)
+        self.method = method.clone()
+        self.driver = adapters.Driver(self.method, seed)
+        self.verdict = Verdict(solved, self.method.reads_verdict)
         # verl passes a method of its trainer, which makes the agent loop manager later than this.
         self.trainer = refill_fn.__self__
         config = OmegaConf.to_container(self.trainer.config, resolve=True)
