@@ -133,7 +133,7 @@ def no_gpu() -> str | None:
     if platform.system() != "Linux":
         return f"Linux with an NVIDIA GPU is needed, this is {platform.system()}"
     if not gpus():
-        return "an NVIDIA GPU is needed; there is none, or CUDA_VISIBLE_DEVICES hides it"
+        return "an NVIDIA GPU is needed; nvidia-smi shows none, or CUDA_VISIBLE_DEVICES hides it"
     if old := no_bfloat16():
         return old
     # A missing torch is no matter of the GPU: `doctor` lists missing packages.
