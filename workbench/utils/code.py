@@ -115,13 +115,9 @@ def _text_of(function: types.FunctionType) -> str:
     """
     parts = []
     for code in _codes(function.__code__):
-        constants = [_constant(each) for each in code.co_consts if not _is_code(each)]
-        parts.append(f"{code.co_code.hex()} {code.co_names} {constants}")
+        plain = [each for each in code.co_consts if not isinstance(each, types.CodeType)]
+        parts.append(f"{code.co_code.hex()} {code.co_names} {list(map(_constant, plain))}")
     return "\n".join(parts)
-
-
-def _is_code(value: Any) -> bool:
-    return isinstance(value, types.CodeType)
 
 
 def _constant(value: Any) -> str:
@@ -150,7 +146,7 @@ def _codes(code: types.CodeType) -> Iterable[types.CodeType]:
     """A function's code, and that of the functions within it."""
     yield code
     for constant in code.co_consts:
-        if _is_code(constant):
+        if isinstance(constant, types.CodeType):
             yield from _codes(constant)
 
 
