@@ -174,17 +174,6 @@ def test_knapsack_is_the_greedy_allocation_ties_included(seed):
     assert knapsack(p, total, up=20).tolist() == greedy(p, total, 2, 20)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_threshold_search_equals_sorting_everything(seed, monkeypatch):
-    rng = np.random.default_rng(seed)
-    p = [rng.random(700), rng.random(700) ** 20, rng.integers(0, 17, 700) / 16][seed % 3]
-    total = int(rng.integers(2 * 700, 60 * 700))
-    monkeypatch.setattr("workbench.rules.budgets.SORTED_CANDIDATES", 10**9)
-    plain = knapsack(p, total)
-    monkeypatch.setattr("workbench.rules.budgets.SORTED_CANDIDATES", 1)
-    assert knapsack(p, total).tolist() == plain.tolist()
-
-
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_totals_and_bounds_always_hold(data):
@@ -248,28 +237,17 @@ def test_single_rollouts_that_are_certain_to_help():
     ).tolist() == [1, 2]
 
 
-@pytest.mark.slow
-def test_a_million_problems():
-    p = np.random.default_rng(0).random(1_000_000)
-    counts = knapsack(p, 8_000_000)
-    assert counts.sum() == 8_000_000
+def test_ten_thousand_problems():
+    p = np.random.default_rng(0).random(10_000)
+    counts = knapsack(p, 80_000)
+    assert counts.sum() == 80_000
     assert counts.min() == 2
     order = np.argsort(p)
-    assert (
-        counts[order[:200]].mean()
-        < counts[order[100_000:100_200]].mean()
-        > counts[order[-200:]].mean()
-    )
+    assert counts[order[:20]].mean() < counts[order[1000:1020]].mean() > counts[order[-20:]].mean()
     gain = np.diff(value(counts + np.array([[-1], [0], [1]]), p), axis=0)
     assert gain[0][counts > 2].min() >= gain[1].max() * (
         1 - 1e-9
     )  # no exchange of two rollouts helps
-
-
-@pytest.mark.parametrize("rate", [0.25, 1e-18])
-@pytest.mark.slow
-def test_a_million_equal_problems(rate):
-    assert knapsack(np.full(1_000_000, rate), 8_000_003).sum() == 8_000_003
 
 
 # bad input

@@ -644,7 +644,7 @@ def test_a_checkpoint_is_an_ordinary_file_with_one_name(how, tmp_path):
     # What records may name, adapters read and a run goes on from are all read by this function.
     with pytest.raises(OSError, match="it is a link"):
         checkpoints.load(path)
-    with pytest.raises(OSError, match=f"path='{path}'"):
+    with pytest.raises(OSError, match=f"^{path}: "):
         wb.replay.Experience(path=str(path))
 
 
@@ -674,8 +674,7 @@ def test_nothing_is_written_through_a_second_name_of_a_file(name, tmp_path):
         ("{}", "cannot be read: `format` is missing"),
         (
             json.dumps({**MANIFEST, "format": 9, "versions": {"workbench": "9.1"}}),
-            r"format 9, written by .*'9\.1'.*; this is workbench .*, which reads format 3: use the "
-            "version that wrote it",
+            r"format 9, not 3: use what wrote it, .*'9\.1'",
         ),
         (json.dumps({**MANIFEST, "format": 2}), "format 2"),
         (json.dumps({**MANIFEST, "format": 0}), "format 0"),
@@ -766,7 +765,7 @@ def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", none)
-    message = "has no locks .No locks available.; make sure that only one process"
+    message = "has no locks; let one process alone write"
     with pytest.warns(RecordWarning, match=message), RecordLock(tmp_path) as lock:
         lock.check()
 
@@ -780,7 +779,7 @@ def test_a_second_run_on_a_record_is_refused_before_its_model_is_loaded(lab, tmp
     next(rounds)
     same = replace(lab, make_policy=unloadable).described(lab.config)
     second = wb.Run(same, method, out=tmp_path, **SMALL)
-    message = f"process {os.getpid()} on .* writes this record; wait for it or end it"
+    message = f"process {os.getpid()} on .* writes this record"
     with pytest.raises(RecordError, match=message):
         go(second, 3)
     assert [row["round"] for row in rounds] == [2, 3], "the first is not disturbed"
@@ -812,7 +811,7 @@ def test_a_run_whose_lock_file_was_deleted_stops_before_it_writes(how, lab, tmp_
 
     second = wb.Run(lab, method, out=path, **SMALL).rounds(4, progress=False)
     next(second)  # nobody can tell it that the first still runs
-    with pytest.raises(RecordError, match=r"lock\.json: the file was deleted or replaced while"):
+    with pytest.raises(RecordError, match=r"lock\.json: it was deleted or replaced"):
         next(first)
     assert [row["round"] for row in second] == [2, 3, 4], "the second is not disturbed"
     same_record(wb.load(tmp_path / "whole"), wb.load(path))

@@ -108,7 +108,7 @@ def test_a_checkpoint_amid_a_round_has_what_was_learnt_and_changes_nothing(tmp_p
 
 def seen(method):
     """Rollouts that an allocator's success rates have seen."""
-    return sum(past["seen"] for past in method.allocator.rates.learner.past.values())
+    return sum(len(outcomes) for outcomes in method.allocator.rates.learner.recent.values())
 
 
 def test_the_count_of_empty_rounds_goes_on(tmp_path):

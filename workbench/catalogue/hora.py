@@ -22,6 +22,7 @@ from workbench.rules.allocators import GroupSize, Requests, Split
 from workbench.rules.budgets import greedily
 from workbench.rules.success_rates import tally
 from workbench.slots import Context, Problems
+from workbench.utils.validation import whole_number
 
 
 def by_hit_utility(a: Any, b: Any, total: int, up: int) -> np.ndarray:
@@ -56,17 +57,13 @@ def by_hit_utility(a: Any, b: Any, total: int, up: int) -> np.ndarray:
     >>> by_hit_utility([1, 3, 5], [5, 3, 1], total=6, up=8)
     array([2, 2, 2])
     """
-    a = np.asarray(a, dtype=np.float64)
-    b = np.asarray(b, dtype=np.float64)
-
-    def gain(problem: int, given: int) -> float:
-        # E[p (1 - p)^given] under Beta(a, b) as a product, which needs no Beta functions.
-        value = a[problem] / (a[problem] + b[problem])
-        for j in range(given):
-            value *= (b[problem] + j) / (a[problem] + b[problem] + 1 + j)
-        return value
-
-    return greedily(gain, np.zeros(len(a), dtype=np.int64), up, total)
+    a = np.asarray(a, dtype=np.float64)[:, None]
+    b = np.asarray(b, dtype=np.float64)[:, None]
+    whole_number("total", total, 0, len(a) * up)
+    # E[p (1 - p)^j] under Beta(a, b) as a product, which needs no Beta functions.
+    given = np.arange(up - 1)
+    factors = np.hstack([a / (a + b), (b + given) / (a + b + 1 + given)])
+    return greedily(np.cumprod(factors, axis=1), total)
 
 
 @dataclass(frozen=True)

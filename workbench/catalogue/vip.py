@@ -60,17 +60,10 @@ def by_variance(
     one_of("estimator", estimator, ("rloo", "dr_grpo"))
     whole_number("low", low, 2 if estimator == "rloo" else 3)
     check_budget(p.size, total, low, up)
-    outcome = p * (1 - p)
-
-    def variance(problem: int, n: int) -> float:
-        if estimator == "rloo":
-            return outcome[problem] / (n - 1)
-        return outcome[problem] * (n - 1) / n**2
-
-    def gain(problem: int, given: int) -> float:
-        return variance(problem, given) - variance(problem, given + 1)
-
-    return greedily(gain, np.full(p.size, low, dtype=np.int64), up, total)
+    outcome = (p * (1 - p))[:, None]
+    n = np.arange(low, up + 1)
+    variance = outcome / (n - 1) if estimator == "rloo" else outcome * (n - 1) / n**2
+    return low + greedily(variance[:, :-1] - variance[:, 1:], total - low * p.size)
 
 
 @dataclass

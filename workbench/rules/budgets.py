@@ -7,28 +7,24 @@ appendices C and E. NaN is the one way to say "never tried": its value is NaN, a
 such a problem the uniform budget.
 
 `knapsack` is exact. Each further rollout of a problem gains less than the one before, so the best
-rollouts are those whose gain lies above one common threshold. The threshold is found by bisection,
-and only the candidates near it are sorted, so memory is linear in the number of problems. The
-dynamic program released with the paper takes a problem's bare minimum to be worth 0, and therefore
-misses the optimum of equation 5 on many small instances.
+rollouts are those of the greatest gains, whichever problem they belong to. The dynamic program
+released with the paper takes a problem's bare minimum to be worth 0, and therefore misses the
+optimum of equation 5 on many small instances.
 """
 
 from __future__ import annotations
 
-import heapq
-from bisect import bisect_right
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from workbench.utils.groups import place_within
 from workbench.utils.names import of_catalogue
 from workbench.utils.validation import counts as checked_counts
 from workbench.utils.validation import number, one_of, success_rates, whole_number
 
 ESTIMATORS = ("grpo", "rloo", "remax", "reinforce")
-SORTED_CANDIDATES = 2**12  # rollouts that `knapsack` sorts at the end, or P where that is more
 LOG_OF_ZERO = -1e30  # finite, so that zero rollouts times it is zero
 
 
@@ -215,18 +211,17 @@ def knapsack(
         with np.errstate(over="ignore", divide="ignore"):
             needed = np.floor(np.minimum(up, np.log(0.1) / log_of_miss))
         surplus = total - counts.sum() - int(needed.sum())
-        _share_equally(counts, failed, max(surplus, 0), up)
+        _give(counts, np.where(failed, up, counts), max(surplus, 0))
     # Step 2: only problems between 0 and 1 gain by more rollouts.
     limit = np.where(partial, up, counts)
     if low == 0 and not info_gain:
         # Where the outcome is certain, the first rollout is worth 1 and the next ones nothing.
         certain = failed if estimator == "remax" else solved
         limit[certain & (counts == 0)] = 1
-    terms = _terms_of_gain(p, estimator, info_gain)
-    _share_by_gain(counts, limit, terms, total - counts.sum())
+    _give(counts, limit, total - counts.sum(), _terms_of_gain(p, estimator, info_gain))
     # Step 3: what all of those cannot hold.
     for group in (failed, never_tried, solved):
-        _share_equally(counts, group, total - counts.sum(), up)
+        _give(counts, np.where(group, up, counts), total - counts.sum())
     return counts
 
 
@@ -252,75 +247,22 @@ def serve_in_order(wanted: np.ndarray, amount: int) -> np.ndarray:
     return np.clip(amount - (np.cumsum(wanted) - wanted), 0, wanted)
 
 
-def _share_equally(counts: np.ndarray, group: np.ndarray, amount: int, up: int) -> None:
-    """Give up to `amount` more rollouts, in equal parts, to the problems of `group` (P,) bool.
+def _give(
+    counts: np.ndarray, limit: np.ndarray, amount: int, terms: np.ndarray | None = None
+) -> None:
+    """Add up to `amount` to the counts, never above limit (P,).
 
-    What does not divide evenly goes to the lower indices.
+    The greatest gains go first, by the terms of `_terms_of_gain`; without terms all get equal
+    parts. Ties go to the lower indices.
     """
-    index = np.flatnonzero(group)
-    room = up - counts[index]
-    amount = min(amount, int(room.sum()))
-    # The highest level below `up` to which all can be filled.
-    level = bisect_right(range(up), amount, key=lambda each: np.minimum(room, each).sum()) - 1
-    given = np.minimum(room, level)
-    left = amount - given.sum()
-    given[np.flatnonzero(room > level)[:left]] += 1
-    counts[index] += given
-
-
-def _share_by_gain(counts: np.ndarray, limit: np.ndarray, terms: np.ndarray, amount: int) -> None:
-    """Add up to `amount` to the counts, never above limit (P,), the greatest gains first.
-
-    It bisects the gain above which rollouts are given. In each step the rollouts up to the count
-    `low` of a problem are certain to be given, since each gains at least `top`, and those beyond
-    its count `high` are certain not to be, since each gains less than `bottom`. `terms` are those
-    of `_terms_of_gain`.
-    """
-    index = np.flatnonzero(limit > counts)
-    low = counts[index]
-    high = limit[index]
-    terms = terms[:, index]
-    amount = min(amount, int((high - low).sum()))
-    if amount == 0:
-        return
-    target = low.sum() + amount
-    top = _gain(terms, low).max()
-    bottom = _gain(terms, high - 1).min()
-    while (high - low).sum() > max(SORTED_CANDIDATES, len(low)):
-        middle = bottom + (top - bottom) / 2
-        if not bottom < middle < top:
-            # All gains left are equal as floats, so the lower index goes first.
-            counts[index] = low + serve_in_order(high - low, target - low.sum())
-            return
-        active = np.flatnonzero(low < high)
-        reach = low.copy()
-        reach[active] = _count_above(terms[:, active], low[active], high[active], middle)
-        if reach.sum() <= target:
-            low, top = reach, middle
-        else:
-            high, bottom = reach, middle
-    # So few rollouts are left between low and high that they can be sorted. There is one entry for
-    # each of them: its problem, and its number beyond low.
-    width = high - low
-    owner = np.repeat(np.arange(len(low)), width)
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(width) - width, width)
-    gain = _gain(terms[:, owner], low[owner] + place)
+    # There is one entry for each rollout that a problem may get: the problem, and its number
+    # beyond the count. Nothing gets more than all that is left.
+    owner = np.repeat(np.arange(len(counts)), np.minimum(limit - counts, amount))
+    number = place_within(owner)
+    gain = -number if terms is None else _gain(terms[:, owner], counts[owner] + number)
     # Owners ascend, so of equal gains those of the lower indices come first.
-    taken = np.argsort(-gain, kind="stable")[: target - low.sum()]
-    counts[index] = low + np.bincount(owner[taken], minlength=len(low))
-
-
-def _count_above(
-    terms: np.ndarray, low: np.ndarray, high: np.ndarray, threshold: float
-) -> np.ndarray:
-    """The first count in [low, high] (A,) whose next rollout gains less than the threshold."""
-    # The gain falls with the count, so bisection finds the place, here for all problems at once.
-    while (low < high).any():
-        middle = (low + high) // 2
-        above = (_gain(terms, middle) >= threshold) & (low < high)
-        low = np.where(above, middle + 1, low)
-        high = np.where(above, high, middle)
-    return low
+    taken = np.argsort(-gain, kind="stable")[:amount]
+    counts += np.bincount(owner[taken], minlength=len(counts))
 
 
 def _gain(terms: np.ndarray, n: np.ndarray) -> np.ndarray:
@@ -383,9 +325,7 @@ def in_proportion(weights: Any, total: int, low: int, up: int) -> np.ndarray:
     """
     weights = np.asarray(weights, dtype=np.float64)
     if weights.ndim != 1 or not np.isfinite(weights).all() or (weights < 0).any():
-        raise ValueError(
-            f"weights: shape {weights.shape}; (P,) finite numbers of at least 0 are needed"
-        )
+        raise ValueError("weights: (P,) finite numbers of at least 0 are needed")
     check_budget(len(weights), total, low, up)
     # A tiny weight keeps problems of weight 0 in the race when all others are at their bound.
     weights = np.maximum(weights, (weights.max() or 1.0) * 1e-12)
@@ -409,21 +349,14 @@ def in_proportion(weights: Any, total: int, low: int, up: int) -> np.ndarray:
     return counts
 
 
-def greedily(
-    gain: Callable[[int, int], float], counts: np.ndarray, up: int, total: int
-) -> np.ndarray:
-    """Add rollouts to the counts, each where gain(problem, count so far) is greatest."""
-    # The order of the entries is also that of ties: fewer rollouts first, then the lower index.
-    heap = [(-gain(i, int(count)), int(count), i) for i, count in enumerate(counts) if count < up]
-    heapq.heapify(heap)
-    for _ in range(total - int(counts.sum())):
-        if not heap:
-            raise ValueError(f"total={total}: {len(counts)} problems can take {int(counts.sum())}")
-        _, count, i = heapq.heappop(heap)
-        counts[i] = count + 1
-        if count + 1 < up:
-            heapq.heappush(heap, (-gain(i, count + 1), count + 1, i))
-    return counts
+def greedily(gains: np.ndarray, total: int) -> np.ndarray:
+    """Counts (P,) int64 that add up to `total`, each rollout where it gains most.
+
+    gains[i, j] (P, K) is that of a rollout of problem i after j others, and falls with j. Equal
+    gains go to the problem with fewer rollouts, then to the lower index.
+    """
+    taken = np.argsort(-gains.T.ravel(), kind="stable")[:total]
+    return np.bincount(taken % len(gains), minlength=len(gains))
 
 
 # Arguments

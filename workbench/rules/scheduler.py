@@ -8,6 +8,7 @@ with its squared-error step (equation 7), and `Scheduler` is the selector that a
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -110,10 +111,8 @@ def features(rollouts: Rollouts, max_length: float | None = None) -> np.ndarray:
     not_finite = ~np.isfinite(table)
     if not_finite.any():
         row, number = np.argwhere(not_finite)[0]
-        raise ValueError(
-            f"features: {FEATURES[number]} of rollout {row} is {table[row, number]}; finite "
-            "numbers are needed"
-        )
+        name = FEATURES[number]
+        raise ValueError(f"features: {name} of rollout {row} is {table[row, number]}, not finite")
     return table
 
 
@@ -395,17 +394,13 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, moments of the gradients, and steps done."""
-        state: dict[str, Any] = {"steps": self.steps}
-        for name, arrays in (("parameters", self.parameters), ("moments", self.moments)):
-            state |= {f"{name}.{i}": array.copy() for i, array in enumerate(arrays)}
-        return state
+        learnt = {"steps": self.steps, "parameters": self.parameters, "moments": self.moments}
+        return copy.deepcopy(learnt)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned."""
-        size = len(self.parameters)
         self.steps = state["steps"]
-        self.parameters = [np.array(state[f"parameters.{i}"]) for i in range(size)]
-        self.moments = [np.array(state[f"moments.{i}"]) for i in range(size)]
+        self.parameters, self.moments = copy.deepcopy((state["parameters"], state["moments"]))
 
     def _layers(self, inputs: np.ndarray) -> list[np.ndarray]:
         """The inputs, and what every layer makes of them."""
@@ -453,7 +448,7 @@ class HasLearner(Slot):
         self.learner = None
         if learner:
             # Its weights are replaced at once, so any seed will do.
-            self.learner = self._new_learner(0, len(learner["parameters.0"]))
+            self.learner = self._new_learner(0, len(learner["parameters"][0]))
             self.learner.load_state_dict(learner)
 
     def _new_learner(self, seed: int, inputs: int) -> Learner:

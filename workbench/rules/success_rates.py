@@ -200,11 +200,9 @@ class History:
 
     def __init__(self, config: SuccessRates) -> None:
         self.config = config
-        # `ring` holds the last outcomes of a problem in turn, and `seen` counts all of them, so
-        # `seen` modulo the window is the next place to write.
-        counts = [(name, np.int64) for name in ("seen", "epoch", "epoch_correct", "epoch_tries")]
-        self.columns = np.dtype([("ring", np.uint8, (config.window,)), *counts])
-        self.past: dict[str, Any] = {}
+        self.recent: dict[str, list[bool]] = {}
+        # The latest epoch of a problem, and its correct and all rollouts in that epoch.
+        self.latest: dict[str, list[int]] = {}
 
     def estimate(self, problems: Problems, context: Context) -> np.ndarray:
         """Rates (P,) float64, NaN for an unknown id."""
@@ -212,48 +210,38 @@ class History:
 
     def _rate(self, problem: str) -> float:
         # An unknown problem stays NaN even under a prior, so that its allocator can tell.
-        if problem not in self.past:
+        if problem not in self.recent:
             return np.nan
-        past = self.past[problem]
         if self.config.kind == "epoch":
-            return past["epoch_correct"] / past["epoch_tries"]
-        # Places that were not written yet hold 0 and add nothing to the correct ones.
-        correct = past["ring"].sum(dtype=np.int64)
-        tries = min(past["seen"], self.config.window)
+            _, correct, tries = self.latest[problem]
+            return correct / tries
+        outcomes = self.recent[problem]
         a, b = (self.config.a, self.config.b) if self.config.kind == "beta" else (0, 0)
-        return (correct + a) / (tries + a + b)
+        return (sum(outcomes) + a) / (len(outcomes) + a + b)
 
     def observe(self, rollouts: Rollouts, context: Context) -> None:
         """Add the outcomes, in row order."""
         keys, group = rollouts.problems()
         outcomes = rollouts.correct[np.argsort(group, kind="stable")]
         ends = np.cumsum(np.bincount(group))
-        for key, correct in zip(keys.tolist(), np.split(outcomes, ends)):
-            past = self.past.setdefault(key, np.zeros((), self.columns))
-            # A group longer than the window would overwrite its own start.
-            number = np.arange(len(correct))[-self.config.window :]
-            past["ring"][(past["seen"] + number) % self.config.window] = correct[number]
-            past["seen"] += len(correct)
+        for key, newest in zip(keys.tolist(), np.split(outcomes, ends)):
+            both = [*self.recent.get(key, ()), *newest.tolist()]
+            self.recent[key] = both[-self.config.window :]
+            epoch, correct, tries = self.latest.get(key, (context.epoch, 0, 0))
             # The latest epoch counts from 0 again when a problem comes for the first time in it.
-            if past["epoch"] != context.epoch:
-                past["epoch"] = context.epoch
-                past["epoch_correct"] = 0
-                past["epoch_tries"] = 0
-            past["epoch_correct"] += correct.sum()
-            past["epoch_tries"] += len(correct)
+            if epoch != context.epoch:
+                correct = tries = 0
+            self.latest[key] = [context.epoch, correct + int(newest.sum()), tries + len(newest)]
 
     def state_dict(self) -> dict[str, Any]:
-        """The ids, and arrays with one row for each."""
-        table = np.array(list(self.past.values()), dtype=self.columns)
-        columns = {name: table[name].copy() for name in self.columns.names or ()}
-        return {"ids": list(self.past), **columns}
+        """The ids, and lists with one entry for each."""
+        recent, latest = map(list, (self.recent.values(), self.latest.values()))
+        return {"ids": list(self.recent), "recent": recent, "latest": latest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned."""
-        table = np.zeros(len(state["ids"]), dtype=self.columns)
-        for name in self.columns.names or ():
-            table[name] = state[name]
-        self.past = dict(zip(state["ids"], table))
+        self.recent = dict(zip(state["ids"], state["recent"]))
+        self.latest = dict(zip(state["ids"], state["latest"]))
 
 
 class Predictor:
@@ -451,8 +439,6 @@ def _prompt_states(problems: Problems, policy: Policy) -> np.ndarray:
 
     Each row is brought to mean 0 and deviation 1, so that the scale of the states does not matter.
     """
-    if policy is None:
-        raise ValueError("policy=None: the kind 'predictor' reads the policy's prompt_states")
     prompts = [problem.prompt for problem in problems]
     states = np.asarray(policy.prompt_states(prompts), dtype=np.float32)
     states = states - states.mean(axis=1, keepdims=True)

@@ -98,14 +98,14 @@ def _is_own_module(name: str) -> bool:
 
 
 def _function_in(member: Any) -> Any:
-    """The function behind a member of a class; None where there is none."""
-    if isinstance(member, staticmethod | classmethod):
-        return member.__func__
+    """The function behind a member of a class, or what wraps it; None where there is none."""
     if isinstance(member, property):
         return member.fget
     if isinstance(member, cached_property | singledispatchmethod):
         return member.func
-    return member if isinstance(member, types.FunctionType) else None
+    # What is static or of the class has the function as its `__wrapped__`.
+    is_function = isinstance(member, types.FunctionType | staticmethod | classmethod)
+    return member if is_function else None
 
 
 def _text_of(function: types.FunctionType) -> str:
@@ -115,13 +115,9 @@ def _text_of(function: types.FunctionType) -> str:
     """
     parts = []
     for code in _codes(function.__code__):
-        constants = [_constant(each) for each in code.co_consts if not _is_code(each)]
-        parts.append(f"{code.co_code.hex()} {code.co_names} {constants}")
+        plain = [each for each in code.co_consts if not isinstance(each, types.CodeType)]
+        parts.append(f"{code.co_code.hex()} {code.co_names} {list(map(_constant, plain))}")
     return "\n".join(parts)
-
-
-def _is_code(value: Any) -> bool:
-    return isinstance(value, types.CodeType)
 
 
 def _constant(value: Any) -> str:
@@ -150,7 +146,7 @@ def _codes(code: types.CodeType) -> Iterable[types.CodeType]:
     """A function's code, and that of the functions within it."""
     yield code
     for constant in code.co_consts:
-        if _is_code(constant):
+        if isinstance(constant, types.CodeType):
             yield from _codes(constant)
 
 

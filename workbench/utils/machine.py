@@ -91,8 +91,10 @@ def gpus() -> list[dict[str, Any]]:
         if wanted is None or any(
             part == index or uuid.startswith(part) or part.startswith("MIG-") for part in wanted
         ):
-            memory = {"bytes": _bytes_of_mebibytes(total), "free": _bytes_of_mebibytes(free)}
-            seen.append({"name": name, **memory, "driver": driver, "capability": capability})
+            # It cannot tell the size of a memory that is shared.
+            size, left = (int(mib) * 2**20 if mib.isdigit() else 0 for mib in (total, free))
+            found = {"name": name, "bytes": size, "free": left, "driver": driver}
+            seen.append(found | {"capability": capability})
     return seen
 
 
@@ -122,10 +124,8 @@ def no_bfloat16() -> str | None:
     seen = [] if (installed_version("torch") or "").endswith("+cpu") else gpus()
     if not seen or not all(is_before(gpu["capability"], BFLOAT16) for gpu in seen):
         return None
-    return (
-        f"{seen[0]['name']} has compute capability {seen[0]['capability']}; training needs "
-        "bfloat16, and so 8.0 or later, as A100, L40S and H100 have"
-    )
+    name, capability = seen[0]["name"], seen[0]["capability"]
+    return f"{name} has compute capability {capability}; training in bfloat16 needs 8.0 or later"
 
 
 def no_gpu() -> str | None:
@@ -133,10 +133,7 @@ def no_gpu() -> str | None:
     if platform.system() != "Linux":
         return f"Linux with an NVIDIA GPU is needed, this is {platform.system()}"
     if not gpus():
-        return (
-            "an NVIDIA GPU is needed, and nvidia-smi shows none (no card, no driver, or hidden by "
-            "CUDA_VISIBLE_DEVICES)"
-        )
+        return "an NVIDIA GPU is needed; nvidia-smi shows none, or CUDA_VISIBLE_DEVICES hides it"
     if old := no_bfloat16():
         return old
     # A missing torch is no matter of the GPU: `doctor` lists missing packages.
@@ -145,11 +142,6 @@ def no_gpu() -> str | None:
         command = f"pip install --force-reinstall torch=={torch.removesuffix('+cpu')}"
         return f"torch {torch} has no CUDA; get the build that has: {command}"
     return None
-
-
-def _bytes_of_mebibytes(number: str) -> int:
-    """What nvidia-smi prints in MiB, in bytes; 0 where it cannot tell, as of a shared memory."""
-    return int(number) * 2**20 if number.isdigit() else 0
 
 
 # Which packages this one asks for, which are installed, and the command that brings the rest
