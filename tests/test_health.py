@@ -78,20 +78,22 @@ def test_what_a_caller_does_to_the_row_that_it_was_given_does_not_matter():
     [
         (
             dict(all_positive=1.0, all_negative=0.0),
-            "(groups all right 100%, all wrong 0%, mixed 0%; responses unparsed 0%): the problems",
+            "(groups all right 100%, all wrong 0%, mixed 0%): the problems are too easy",
         ),
         (
-            dict(all_positive=0.0, all_negative=1.0, status_unparsed=48),
-            "(groups all right 0%, all wrong 100%, mixed 0%; responses unparsed 75%): the problems "
-            "are too easy or too hard for this policy, or no answer can be read",
+            dict(all_positive=0.0, all_negative=1.0, status_unparsed=48, truncated=0.5),
+            "(groups all right 0%, all wrong 100%, mixed 0%): the problems are too hard for this "
+            "policy, or no answer can be read (75% of responses unparsed, 50% truncated)",
         ),
-        (
-            dict(all_positive=0.1, all_negative=0.9),
-            "mixed 0%; responses unparsed 0%): the problems",
-        ),
+        (dict(all_positive=0.5, all_negative=0.5), "either too easy or too hard"),
+        (dict(all_positive=0.1, all_negative=0.9), "mixed 0%): the problems are too hard"),
         (
             dict(all_positive=0.25, all_negative=0.25),
-            "mixed 50%; responses unparsed 0%): uniform groups alone were selected, or right",
+            "mixed 50%): the selector or the allocator kept uniform groups only",
+        ),
+        (
+            dict(all_positive=0.25, all_negative=0.25, selected=0),
+            "no rollout was selected for training",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from test_records import EVALUATION, MANIFEST, SMALL, go, round_of, snapshot, wr
 
 import workbench as wb
 from workbench.problems import Problem
-from workbench.records import RecordError, RecordWarning, Writer, pack, shelf
+from workbench.records import RecordError, RecordWarning, Writer, pack
 from workbench.records.locks import RecordLock
 from workbench.records.packing import _are_equal
 
@@ -92,7 +92,6 @@ def test_packed_runs_are_read_as_before_by_the_same_paths(folder):
 def test_runs_with_columns_of_their_own_share_one_reading(folder, monkeypatch):
     """Tables of different kinds in turn, too, as comparisons read them."""
     pack(folder)
-    shelf._read_table.cache_clear()
     read = []
     read_table = pq.ParquetFile.read
 

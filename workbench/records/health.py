@@ -22,6 +22,8 @@ Row = Mapping[str, Any]
 # The statuses of responses that no verifier judged.
 FAILURES = ("timeout", "crash")
 WINDOW = 10  # rounds that a check looks at, the first or the last ones of the run
+# Groups of one kind above this share are named as a cause of nothing being learnt.
+LARGE_SHARE = 0.25
 
 
 class TrainingWarning(UserWarning):
@@ -136,14 +138,9 @@ def nothing_learnt(rows: Sequence[Row], rounds: int = WINDOW) -> str | None:
         return f"{found}: the rewards of each problem are all alike, or none of them was selected"
     # The shares are fractions, so what is left of 1 may be a rounding error.
     mixed = max(0.0, round(1 - all_right - all_wrong, 9))
-    why = "the problems are too easy or too hard for this policy, or no answer can be read"
-    # Where there were mixed groups, the problems are not the cause.
-    if mixed > 0:
-        why = "uniform groups alone were selected, or right and wrong answers earn the same reward"
-    unparsed = sum(row["status_unparsed"] for row in last) / sum(row["rollouts"] for row in last)
     return (
         f"{found} (groups all right {all_right:.0%}, all wrong {all_wrong:.0%}, mixed "
-        f"{mixed:.0%}; responses unparsed {unparsed:.0%}): {why}"
+        f"{mixed:.0%}): {_likely_reason(last, all_right, all_wrong, mixed)}"
     )
 
 
@@ -211,6 +208,30 @@ def verifier_failures(
         f"{failed / rollouts:.0%} of the {rollouts} rollouts of {_span(last)} were not judged "
         f"({kinds}) and count as wrong: look at the responses with these statuses, and at the "
         "verifier's limits"
+    )
+
+
+def _likely_reason(last: Sequence[Row], all_right: float, all_wrong: float, mixed: float) -> str:
+    """Why no rollout had an advantage."""
+    # Where there were mixed groups, the problems are not the cause, so what the slots made of these
+    # groups is named.
+    if mixed > 0 and not any(row["selected"] for row in last):
+        return "no rollout was selected for training"
+    if mixed > 0:
+        return (
+            "the selector or the allocator kept uniform groups only, or right and wrong answers "
+            "earn the same reward"
+        )
+    if min(all_right, all_wrong) > LARGE_SHARE:
+        return "the problems are either too easy or too hard for this policy"
+    if all_right > all_wrong:
+        return "the problems are too easy for this policy, or the verifier accepts anything"
+    rollouts = sum(row["rollouts"] for row in last)
+    unparsed = sum(row["status_unparsed"] for row in last) / rollouts
+    truncated = sum(row["truncated"] * row["rollouts"] for row in last) / rollouts
+    return (
+        "the problems are too hard for this policy, or no answer can be read "
+        f"({unparsed:.0%} of responses unparsed, {truncated:.0%} truncated)"
     )
 
 

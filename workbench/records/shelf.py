@@ -65,6 +65,7 @@ class Shelf:
 
     def __init__(self, folder: Path, content: bytes | None = None) -> None:
         self.folder = folder
+        self._open: dict[str, Table] = {}
         path = folder / files.SHELF
         with reading(path):
             index = checked_index(read_ordinary(path) if content is None else content)
@@ -77,19 +78,44 @@ class Shelf:
             return pa.table({})
         path = self.folder / self.tables[kind]["file"]
         with reading(path):
-            wanted = None if columns is None else (*columns, "run")
-            table = _read_table(path, stamp_of(path), self.tables[kind]["sha256"], wanted)
-            rows = table.filter(pc.field("run") == name).drop_columns("run")
-            # A column that only other runs have is empty in the rows of this one.
-            kept = [each for each in rows.column_names if rows[each].null_count < len(rows)]
-            return checked(rows.select(kept), kind) if len(rows) else pa.table({})
+            stamp = stamp_of(path)
+            # A file is opened, and its digest computed, once, and again when it has changed.
+            if kind not in self._open or self._open[kind].stamp != stamp:
+                self._open[kind] = Table(path, stamp, self.tables[kind]["sha256"])
+            table = self._open[kind].rows_of(name, columns)
+            return checked(table, kind) if len(table) else pa.table({})
 
 
-# A file is read, and its digest computed, once for many runs, and again when it has changed.
-@lru_cache(maxsize=8)
-def _read_table(path: Path, stamp: Any, digest: str, columns: tuple[str, ...] | None) -> pa.Table:
-    """The rows of all runs in a table, of which a column `run` tells."""
-    return pq.ParquetFile(pa.BufferReader(read_ordinary(path, digest))).read(columns)
+class Table:
+    """A parquet file with the rows of several runs, of which a column `run` tells."""
+
+    def __init__(self, path: Path, stamp: Any, digest: str) -> None:
+        self.stamp = stamp
+        self._file = pq.ParquetFile(pa.BufferReader(read_ordinary(path, digest)))
+        # The rows of all runs, in the columns that were asked for last, and where the rows of each
+        # run begin and end; none yet.
+        self._rows = pa.table({})
+        self._columns: Any = False
+        self._places: dict[str, list[tuple[int, int]]] = {}
+
+    def rows_of(self, name: str, columns: Sequence[str] | None) -> pa.Table:
+        """The rows of a run, without the columns that it does not have."""
+        if self._columns != columns:
+            self._rows = self._file.read(None if columns is None else [*columns, "run"])
+            self._columns = columns
+            # A run's rows stand together, so looking for them among all rows once is enough.
+            runs = pc.run_end_encode(self._rows["run"].combine_chunks())
+            self._rows = self._rows.drop_columns("run")
+            self._places = {}
+            begin = 0
+            for run, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist()):
+                self._places.setdefault(run, []).append((begin, end - begin))
+                begin = end
+        places = self._places.get(name, [(0, 0)])
+        rows = pa.concat_tables([self._rows.slice(*place) for place in places])
+        # A column that only other runs have is empty in the rows of this one.
+        kept = [each for each in rows.column_names if rows[each].null_count < len(rows)]
+        return rows.select(kept)
 
 
 @dataclass(frozen=True)
