@@ -68,16 +68,10 @@ def make_arms(given: Any, against: Any = "grpo") -> list[Arm]:
     >>> [arm.label for arm in make_arms(["pods", "ar3po"])]
     ['grpo', 'pods', 'ar3po']
     """
-    if not isinstance(given, list | tuple | Mapping):
-        given = [given]
-    pairs = list(given.items()) if isinstance(given, Mapping) else [(None, arm) for arm in given]
-    if not pairs:
-        raise ValueError("arms: at least one is needed")
     baseline = as_method(against)
-    made = [Arm(label_of(against, baseline), baseline)]
-    for label, value in pairs:
-        method = as_method(value, baseline)
-        made.append(Arm(label_of(value, method) if label is None else label, method))
+    made = [Arm(_label_of(against, baseline), baseline), *named(given, baseline)]
+    if len(made) == 1:
+        raise ValueError("arms: at least one is needed")
     labels = [arm.label for arm in made]
     for label in labels:
         check_label(label)
@@ -87,6 +81,18 @@ def make_arms(given: Any, against: Any = "grpo") -> list[Arm]:
                 "give labels in Python, by a dict from label to arm"
             )
     return made
+
+
+def named(given: Any, base: Method | None = None) -> list[Arm]:
+    """Arms by the labels that they have, or else by the names that they were given by."""
+    if not isinstance(given, list | tuple | Mapping):
+        given = [given]
+    pairs = given.items() if isinstance(given, Mapping) else [(None, arm) for arm in given]
+    made = [(label, value, as_method(value, base)) for label, value in pairs]
+    return [
+        Arm(_label_of(value, method) if label is None else label, method)
+        for label, value, method in made
+    ]
 
 
 def as_method(value: Any, base: Method | None = None) -> Method:
@@ -129,7 +135,7 @@ def as_method(value: Any, base: Method | None = None) -> Method:
     )
 
 
-def label_of(value: Any, method: Method) -> str:
+def _label_of(value: Any, method: Method) -> str:
     """What an arm is called where nobody says: after the name that it was given by."""
     if isinstance(value, str):
         return value.partition(":")[2] or value

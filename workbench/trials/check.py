@@ -132,13 +132,8 @@ def _play(method: Method, number: int, flipped: bool = False) -> tuple[str, Roll
         table = _sampled(problems, counts, before, stage, number)
         table = table.assign(correct=table.correct ^ flipped)
         if method.course is not None:
-            plan = method.course.plan(problems, counts, before, context)
-            plan = checked_plan(method.course, plan, len(table), LIMIT)
+            table, plan = with_course(table, method.course, problems, counts, before, context)
             decided.append(_followed(plan, len(table)))
-            nothing = np.zeros(len(table), np.int64)
-            table = table.assign(
-                prefix=nothing, kept=nothing, read=nothing, lost=nothing, **plan.columns
-            )
         return rewards.total(table, method.reward, SAMPLING)
 
     def more(n: int, problems: Sequence[Problem]) -> list[Problem]:
@@ -215,6 +210,22 @@ def made_up(
         round=np.full(size, number),
         columns={"gradient": np.ones(size, bool), "uses": np.zeros(size, np.int64)},
     )
+
+
+def with_course(
+    table: Rollouts,
+    course: Any,
+    problems: Sequence[Problem],
+    counts: np.ndarray,
+    before: np.ndarray,
+    context: Context,
+) -> tuple[Rollouts, Plan]:
+    """Rollouts with the columns of what a course plans for them, and the plan."""
+    plan = course.plan(problems, counts, before, context)
+    plan = checked_plan(course, plan, len(table), context.max_new_tokens)
+    nothing = np.zeros(len(table), np.int64)
+    columns = dict.fromkeys(("prefix", "kept", "read", "lost"), nothing)
+    return table.assign(**{**columns, **plan.columns}), plan
 
 
 def _followed(plan: Plan, size: int) -> list[Any]:

@@ -8,7 +8,7 @@ The model does not learn, so a plan is about the first rounds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ import pandas as pd
 from scipy import stats
 
 from workbench.analysis.cost import MACHINES, CostModel
-from workbench.checks import checked_plan, checked_problems
+from workbench.checks import checked_problems
 from workbench.grpo import mark
 from workbench.methods import Method
 from workbench.policies import Sampling
@@ -25,8 +25,8 @@ from workbench.pools import Pool, PoolExhausted, Problem
 from workbench.rollouts import Context, Rollouts
 from workbench.rounds import play
 from workbench.rules import rewards
-from workbench.trials.arms import as_method, label_of
-from workbench.trials.check import UniformPolicy, made_up
+from workbench.trials.arms import named
+from workbench.trials.check import UniformPolicy, made_up, with_course
 from workbench.utils.seeding import derive, generator
 from workbench.utils.validation import instance_of, one_of, whole_number
 
@@ -88,14 +88,10 @@ def plan(
     whole_number("rounds", rounds, 1)
     whole_number("repetitions", repetitions, 2)
     model = machine_of(machine)
-    if not isinstance(methods, list | tuple | Mapping):
-        methods = [methods]
-    # As in a trial, the names of the arms are those that they were given by.
-    pairs = methods.items() if isinstance(methods, Mapping) else [(None, each) for each in methods]
-    made = [(label, value, as_method(value)) for label, value in pairs]
     knows_lengths = "length" in profile.table
     rows = []
-    for label, value, method in made:
+    for arm in named(methods):
+        method = arm.method
         played = []
         for repetition in range(repetitions):
             own_seed = derive(seed, "plan", repetition)
@@ -114,7 +110,7 @@ def plan(
             open_questions += ", and what its course changes"
         rows.append(
             {
-                "method": label_of(value, method) if label is None else label,
+                "method": arm.label,
                 "rollouts": means["rollouts"],
                 "tokens": means["tokens_sampled"] if knows_lengths else np.nan,
                 **means[["trained", "groups"]],
@@ -196,11 +192,7 @@ class _Rehearsal:
                 lengths.append(known[int(draw * len(known))])
             table = made_up(problems, places, before, correct, lengths, stage, number, rng)
             if method.course is not None:
-                chosen = method.course.plan(problems, counts, before, context)
-                chosen = checked_plan(method.course, chosen, len(table), self.limit)
-                nothing = np.zeros(len(table), int)
-                columns = dict.fromkeys(("prefix", "kept", "read", "lost"), nothing)
-                table = table.assign(**{**columns, **chosen.columns})
+                table, _ = with_course(table, method.course, problems, counts, before, context)
             return rewards.total(table, method.reward, Sampling(max_new_tokens=self.limit))
 
         outcome = play(method, problems, context, sample, choose)
