@@ -206,7 +206,7 @@ def test_truth_values_pass_as_bool(values):
         ([0, 2], "correct: row 1 is 2; True or False is needed"),
         ([0.5], r"correct: row 0 is 0\.5"),
         ([np.nan], "correct: row 0 is nan"),
-        ([[True]], r"correct: shape \(1, 1\)"),
+        ([[True]], r"correct: shape \(1, 1\); one True or False for each rollout"),
         (True, r"correct: shape \(\)"),
     ],
 )

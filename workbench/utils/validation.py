@@ -55,6 +55,11 @@ def output(name: str, value: Any) -> Path:
         # A name below it shows a link to itself, and a path that has no room for files.
         with suppress(FileNotFoundError, NotADirectoryError):
             (path / ("x" * ROOM)).stat()
+        # What is not there yet has no file system to ask about its names, but its parents have.
+        there = next(each for each in (path, *path.parents) if each.is_dir())
+        for part in path.relative_to(there).parts:
+            with suppress(FileNotFoundError):
+                (there / part).lstat()
     except (OSError, ValueError) as error:
         cause = cause_of(error)
         raise ValueError(f"{name}={brief(value)}: nothing can be written there: {cause}") from None
@@ -92,7 +97,9 @@ def plain_data(content: Any, depth: int = 1) -> None:
             # Half of a character, which no file name and no report can hold.
             raise ValueError(f"{content!a} is no valid text") from None
     elif not isinstance(content, bool | int | float | None):
-        raise ValueError(f"{brief(content)} is no plain data")
+        raise ValueError(
+            f"{brief(content)} is no plain data; texts, numbers, lists and mappings are needed"
+        )
 
 
 def is_number(value: Any) -> bool:
@@ -199,7 +206,9 @@ def success_rates(name: str, rates: Any) -> np.ndarray:
     # Comparisons with NaN are false, so it is on neither side.
     outside = (rates < 0) | (rates > 1)
     if outside.any():
-        raise ValueError(f"{name}={rates[outside].flat[0]}: success rates lie in [0, 1]")
+        raise ValueError(
+            f"{name}={rates[outside].flat[0]}: success rates lie in [0, 1]; NaN means never tried"
+        )
     return rates
 
 
@@ -216,7 +225,8 @@ def booleans(name: str, values: Any) -> np.ndarray:
     """A vector (R,) of True and False as bool; 0 and 1 pass too. ValueError otherwise."""
     values = np.asarray(values)
     if values.ndim != 1:
-        raise ValueError(f"{name}: shape {values.shape}; (R,) is needed")
+        needed = "one True or False for each rollout, (R,), is needed"
+        raise ValueError(f"{name}: shape {values.shape}; {needed}")
     good = (values == 0) | (values == 1)
     if not np.all(good):
         row = int(np.argmin(good))
