@@ -73,22 +73,26 @@ def reads(repeats=REPEATS):
     }
 
 
-def one_of_each_round():
-    """In this process: (seconds, bytes) of a round for each of `ROUNDS`, after one small round.
+def one_of_each_round(sizes=ROUNDS):
+    """In this process: (seconds, bytes) of a round of each size, after one like it.
 
     Every problem has 8 rollouts.
     """
-    run = wb.Run(
-        wb.labs.tiny(held_out=0), wb.methods.grpo(), evaluate_every=0, checkpoint_every=1000
-    )
-    ongoing = run.rounds(1 + len(ROUNDS), progress=False)
-    next(ongoing)
+    lab = wb.labs.tiny(held_out=0)
     measured = []
-    for size in ROUNDS:
-        run.problems_per_round = size // 8
-        measured.append(_spent(lambda: next(ongoing)))
-    ongoing.close()
-    assert tuple(run.record.rounds["rollouts"][1:]) == ROUNDS
+    for size in sizes:
+        run = wb.Run(
+            lab,
+            wb.methods.grpo(),
+            problems_per_round=size // 8,
+            evaluate_every=0,
+            checkpoint_every=1000,
+        )
+        ongoing = run.rounds(2, progress=False)
+        next(ongoing)
+        measured.append(_spent(lambda ongoing=ongoing: next(ongoing)))
+        ongoing.close()
+        assert run.record.rounds["rollouts"].tolist() == [size, size]
     return measured
 
 

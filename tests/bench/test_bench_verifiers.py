@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from workbench.verifiers import Math
@@ -37,5 +38,5 @@ def test_rate(benchmark, form, top, cache):
     with Math(cache=cache) as verifier:
         verifier.score(*next(batches)[0])
         scores = benchmark.pedantic(verifier.score, setup=lambda: next(batches), rounds=5)
-    assert scores.counts()["ok"] + scores.counts()["wrong"] == ROUND
+    assert np.isin(scores.status, ("ok", "wrong")).sum() == ROUND
     benchmark.extra_info["rate"] = round(ROUND / benchmark.stats["mean"])
