@@ -238,3 +238,13 @@ def test_a_stream_has_the_classes_of_its_regime_in_their_shares(regime):
         # Three standard errors of 384 draws, and some more: no problem comes twice in a round,
         # which takes a little from a class of few problems.
         assert abs(of_class - share) < 0.08
+
+
+def test_drawing_one_problem_at_a_time_does_not_shuffle_the_pool_each_time():
+    pool = Pool([Problem(str(number), f"{number}", "1") for number in range(100)])
+    assert pool.order(3, 1) is pool.order(3, 1)
+    assert sorted(pool.order(3, 1)) == [*range(100)]
+    assert pool.order(3, 1).tolist() != pool.order(3, 2).tolist() != pool.order(4, 1).tolist()
+    # Who reads it cannot change it for others.
+    with pytest.raises(ValueError, match="read-only"):
+        pool.order(3, 1)[0] = 0

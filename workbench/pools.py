@@ -11,14 +11,14 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from workbench.utils.html import card
-from workbench.utils.seeding import derive, generator
+from workbench.utils.seeding import derive, generator, permutation
 from workbench.utils.validation import brief, positive_number, whole_number
 
 SPLITS = ("train", "heldout")
@@ -200,7 +200,7 @@ class Pool(Sequence):
         """The places (P,) of all problems in the order of an epoch."""
         # It follows from seed and epoch, so a pool keeps no position and a resumed run has nothing
         # to restore but its cursor.
-        return _order(len(self.problems), seed, epoch)
+        return permutation(len(self.problems), seed, "order", epoch)
 
     def epoch(self, cursor: int) -> int:
         """The epoch that a position lies in, from 0."""
@@ -285,14 +285,6 @@ def unique_problems(
             raise ValueError(f"{name}: id {problem.id!r} occurs twice; ids must be unique")
         seen.add(problem.id)
     return problems
-
-
-# Kept, since curricula draw one problem at a time, and a large pool is shuffled in milliseconds.
-@lru_cache(maxsize=4)
-def _order(size: int, seed: int, epoch: int) -> np.ndarray:
-    order = generator(seed, "order", epoch).permutation(size)
-    order.flags.writeable = False
-    return order
 
 
 def digest_of(text: str) -> str:

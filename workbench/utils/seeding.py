@@ -6,6 +6,7 @@ Nothing here keeps state, so a resumed run draws what the uninterrupted run woul
 """
 
 import hashlib
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,15 @@ def derive(*keys: Any) -> int:
 def generator(*keys: Any) -> np.random.Generator:
     """A NumPy generator (Philox) for the keys, see `derive`."""
     return np.random.Generator(np.random.Philox(key=derive(*keys)))
+
+
+# Kept, since curricula draw one problem at a time, and a large pool is shuffled in milliseconds.
+@lru_cache(maxsize=4)
+def permutation(size: int, seed: int, *labels: str | int) -> np.ndarray:
+    """The numbers below `size` in an order that follows from seed and labels, (size,) int64."""
+    order = generator(seed, *labels).permutation(size)
+    order.flags.writeable = False
+    return order
 
 
 def _plain(key: Any) -> int | str:
