@@ -765,7 +765,7 @@ def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", none)
-    message = "has no locks; let one process alone write"
+    message = "has no locks .No locks available.; make sure that only one process"
     with pytest.warns(RecordWarning, match=message), RecordLock(tmp_path) as lock:
         lock.check()
 
@@ -779,7 +779,7 @@ def test_a_second_run_on_a_record_is_refused_before_its_model_is_loaded(lab, tmp
     next(rounds)
     same = replace(lab, make_policy=unloadable).described(lab.config)
     second = wb.Run(same, method, out=tmp_path, **SMALL)
-    message = f"process {os.getpid()} on .* writes this record"
+    message = f"process {os.getpid()} on .* writes this record; wait for it or end it"
     with pytest.raises(RecordError, match=message):
         go(second, 3)
     assert [row["round"] for row in rounds] == [2, 3], "the first is not disturbed"
@@ -811,7 +811,7 @@ def test_a_run_whose_lock_file_was_deleted_stops_before_it_writes(how, lab, tmp_
 
     second = wb.Run(lab, method, out=path, **SMALL).rounds(4, progress=False)
     next(second)  # nobody can tell it that the first still runs
-    with pytest.raises(RecordError, match=r"lock\.json: it was deleted or replaced"):
+    with pytest.raises(RecordError, match=r"lock\.json: the file was deleted or replaced while"):
         next(first)
     assert [row["round"] for row in second] == [2, 3, 4], "the second is not disturbed"
     same_record(wb.load(tmp_path / "whole"), wb.load(path))

@@ -81,13 +81,19 @@ class RecordLock:
             files.make_directory(self.path.parent)
             lock.acquire()
         except Timeout:
-            holder = self._holder()
-            raise RecordError(f"{self.path.parent}: {holder} writes this record") from None
+            raise RecordError(
+                f"{self.path.parent}: {self._holder()} writes this record; wait for it or end it, "
+                "or name another directory"
+            ) from None
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise RecordError(f"{self.path}: cannot be written: {cause_of(error)}") from None
-            text = f"{self.path}: the file system has no locks; let one process alone write here"
-            warnings.warn(text, RecordWarning, stacklevel=4)
+            warnings.warn(
+                f"{self.path}: the file system has no locks ({cause_of(error)}); make sure that "
+                "only one process at a time writes this record",
+                RecordWarning,
+                stacklevel=4,
+            )
         self._lock = lock
         self._process = os.getpid()
         return self
@@ -106,15 +112,19 @@ class RecordLock:
         lock on a new file of the same name.
         """
         if self._process != os.getpid():
-            forked = f"this process was forked from {self._process}, which writes it"
-            raise RecordError(f"{self.path.parent}: {forked}; name another directory")
+            raise RecordError(
+                f"{self.path.parent}: process {self._process} writes this record, and this process "
+                "was forked from it; name another directory"
+            )
         try:
             is_locked = self._status is None or samestat(self._status, os.lstat(self.path))
         except OSError:
             is_locked = False
         if not is_locked:
-            text = "it was deleted or replaced, so another process may write this record now"
-            raise RecordError(f"{self.path}: {text}")
+            raise RecordError(
+                f"{self.path}: the file was deleted or replaced while this run was writing, so "
+                "another process may write this record now; end that one, and run again"
+            )
 
     def _sign(self, descriptor: int) -> None:
         """Write into the locked file who holds it."""
@@ -142,7 +152,10 @@ class RecordLock:
         pid, host, since = (brief(holder.get(name)).strip("'") for name in ("pid", "host", "since"))
         hint = ""
         if (pid, host) == (str(os.getpid()), platform.node()):
-            hint = "; this very process: close or delete a loop over `rounds` that was left open"
+            hint = (
+                "; this very process: a loop over `rounds` that was left before its end holds the "
+                "record until its generator is closed or deleted"
+            )
         return f"process {pid} on {host} (since {since}{hint})"
 
 
