@@ -497,6 +497,7 @@ def test_two_allocators_share_no_memory():
         (lambda: SuccessRates(window=0), "window=0"),
         (lambda: SuccessRates(a=0), "a=0"),
         (lambda: drive(Knapsack(total=3), named("a", "b"), noisy), "total=3: 2 problems"),
+        (lambda: drive(Knapsack(rates=SuccessRates("predictor")), named("a"), noisy), "policy="),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -157,8 +157,8 @@ def test_the_directory_of_a_run(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "thesis.tex").write_text("precious")
     for out, message in (
-        ("file", "files that are no record"),
-        ("folder", "files that are no record"),
+        ("file", "this is a file"),
+        ("folder", "holds files that are no record"),
         ("", "no record"),
     ):
         with pytest.raises(ValueError, match=message):

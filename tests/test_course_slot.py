@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import workbench as wb
 from workbench import labs, methods
 from workbench.catalogue.duet import Signals, by_signal
-from workbench.catalogue.prefix_sampling import observe, prefix_length
+from workbench.catalogue.prefix_sampling import prefix_length
 from workbench.catalogue.spec_rl import accepted
 from workbench.policies import END, GO_ON, STOP, Plan, Sampling
 from workbench.pools import Pool, Problem
@@ -74,17 +74,17 @@ def test_a_prefix_leaves_at_least_one_token(total, share, hard, cap):
 
 
 def test_the_share_follows_the_pass_rate_and_rests():
-    control = {"share": 0.25, "average": 0.5, "rest": 0}
+    control = courses.PassRateControl(0.25)
     seen = []
     for _ in range(9):
-        observe(control, 0.8)
-        seen.append(control["share"])
+        control.observe(0.8)
+        seen.append(control.share)
     # The average is .515, .529, .543: the first change is at the third step, the next five rest.
     assert seen == [0.25, 0.25] + [0.3] * 6 + [0.35]
-    easier = {"share": 0.25, "average": 0.5, "rest": 0}
+    easier = courses.PassRateControl(0.25)
     for _ in range(3):
-        observe(easier, 0.2)
-    assert easier["share"] == 0.2
+        easier.observe(0.2)
+    assert easier.share == 0.2
 
 
 @given(st.lists(st.lists(st.tuples(*[st.floats(0.01, 1)] * 3), max_size=6), min_size=1, max_size=5))
@@ -153,9 +153,9 @@ def test_prefix_sampling_tries_skewed_problems_again():
     course.feedback(again, context)
     curriculum.feedback(again, context)
     assert course.prefixes == {} and curriculum.waiting == []
-    assert course.controls[True]["average"] == pytest.approx(0.95 * 0.5 + 0.05 * 0.25)
-    assert course.controls[False]["average"] == 0.5
-    course.controls[True]["share"] = 0.4
+    assert course.controls[True].average == pytest.approx(0.95 * 0.5 + 0.05 * 0.25)
+    assert course.controls[False].average == 0.5
+    course.controls[True].share = 0.4
     shares = {"course_share_hard": 0.4, "course_share_easy": 0.25}
     assert course.metrics() == {"course_waiting": 0, **shares}
 
@@ -399,6 +399,8 @@ def test_the_marks_follow_the_lengths():
     # The quantiles are 5.8 and 8.8, and the second mark is at least five tokens later.
     assert course.marks(100) == (5, 10)
     assert course.metrics()["course_second"] == 10
+    with pytest.raises(ValueError, match=r"^answer=''"):
+        courses.Deadline(answer="")
     with pytest.raises(ValueError, match=r"^signals=3: a Signals is needed"):
         courses.Deadline(signals=3)
     with pytest.raises(ValueError, match=r"^allocator=.*: a BySignal is needed"):
@@ -613,11 +615,13 @@ class Anything(Slot):
 
     def plan(self, problems, counts, before, context):
         size = int(counts.sum())
+        everything = Plan(stop=lambda growing: np.full(len(growing.rows), STOP))
         long = Ragged.of([np.full(context.max_new_tokens, 5)] * size, np.int32)
         return {
             "nothing": None,
             "plain": Plan(),
             "looks": Plan(stop=lambda growing: np.full(len(growing.rows), GO_ON)),
+            "everything": everything if context.round == 3 else None,
             "long": Plan(prefixes=long),
             "few": Plan(prefixes=no_prefixes(1)),
             "words": Plan(stop=lambda growing: ["stop"] * len(growing.rows)),
@@ -860,6 +864,7 @@ def test_costs_count_what_was_read_sampled_and_stopped():
         ("long", r"^course: .*would start with \d+ tokens, and a response has \d+ at most"),
         ("few", "^course: .*1 prefixes came for 24 rollouts"),
         ("words", "^course: its stop returned"),
+        ("everything", "^course: Anything stopped all 24 rollouts of a request"),
     ],
 )
 def test_a_plan_that_cannot_be_followed_is_one_error_and_nothing_is_lost(
@@ -868,6 +873,8 @@ def test_a_plan_that_cannot_be_followed_is_one_error_and_nothing_is_lost(
     run = wb.Run(late, methods.grpo(4).but(course=Anything(make)), out=tmp_path / "run", **SIZES)
     with pytest.raises(ValueError, match=message):
         go(run, 4)
+    if make == "everything":
+        assert run.record.rounds["round"].tolist() == [1, 2]
 
 
 def test_what_a_policy_cannot_give_is_refused_before_a_model_is_loaded(late):

@@ -361,7 +361,7 @@ def test_a_new_selector_takes_a_few_lines():
         (lambda: rejection([True, False], 0, rng()), r"k=0: .* at least 1"),
         (lambda: rejection([0, 2], 1, rng()), r"correct: row 1 is 2; True or False is needed"),
         (lambda: rejection([0, np.nan], 1, rng()), r"correct: row 1 is nan"),
-        (lambda: rejection([[True]], 1, rng()), r"correct: shape \(1, 1\)"),
+        (lambda: rejection([[True]], 1, rng()), r"correct: shape \(1, 1\); one True or False"),
         (lambda: MaxVariance(0), r"m=0: .* at least 1"),
         (lambda: MaxReward(-3), r"m=-3"),
         (lambda: Random(2.0), r"m=2.0: a whole number"),

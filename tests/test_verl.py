@@ -423,7 +423,8 @@ def test_a_method_with_slots_of_its_own_needs_a_sampler_of_its_own():
     assert keys["trainer.v1.sampler.custom_sampler.path"] == "pkg://my_module"
     assert keys["trainer.v1.sampler.custom_sampler.name"] == "MySampler"
     assert "trainer.v1.sampler.sampler_kwargs.method" not in keys
-    assert verl_settings.read_options({"seed": 3}, mine) == (mine, 3, None)
+    options = verl_settings.read_options({"seed": 3}, mine)
+    assert options.method is mine and options.seed == 3
     with pytest.raises(ValueError, match=r"^sampler_kwargs\.method='pods'"):
         verl_settings.read_options({"method": "pods"}, mine)
 
@@ -1398,7 +1399,7 @@ def test_epochs_are_counted_in_prompts(queue):
     history = trainer.replay_buffer.method.allocator.rates.learner
     for step in range(3):
         trainer.round()
-        assert [epoch for epoch, *_ in history.latest.values()] == [step, step]
+        assert [past["epoch"] for past in history.past.values()] == [step, step]
         assert trainer.replay_buffer.driver.context.planned == trainer.total_training_steps
 
 

@@ -210,7 +210,7 @@ class TrainingRound:
         if self.lab.stress.errs:
             rollouts = self.lab.stress.misjudge(rollouts, self.training.seed)
         if plan is not None:
-            rollouts = courses.judge(rollouts, plan)
+            rollouts = courses.judge(rollouts, plan, self.method.course)
         self.method.check_verdict(rollouts)
         return rewards.total(rollouts, self.method.reward, self.lab.sampling)
 

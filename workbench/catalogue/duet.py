@@ -272,6 +272,12 @@ def margins_to_end(
     return low + (high - low) * share
 
 
+def _some_text(name: str, value: Any) -> None:
+    """The bound of a text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name}={value!r}: a text is needed, or None")
+
+
 @dataclass
 class Deadline(Slot):
     """Ends responses that have their answer, and stops those that have none in time.
@@ -335,7 +341,7 @@ class Deadline(Slot):
     run: Count = 5
     skip: Share = 0.05
     spare: ShareAboveZero = 0.05
-    answer: str | None = None
+    answer: Annotated[str, _some_text] | None = None
     signals: OfSignals = field(default_factory=Signals, metadata={"saved": True})
     fitted: list[int] = state_field(list)
     fitted_in: int = state_field(int)
@@ -403,9 +409,12 @@ class Deadline(Slot):
         return {"course_first": first, "course_second": second}
 
     def _has_answer(self, text: str) -> bool:
-        if self.answer:
+        if self.answer is not None:
             return self.answer in text
         return last_box(text) is not None or ANSWER.search(text) is not None
+
+
+OfAllocator = Annotated[BySignal, of_kind(BySignal, "allocators.BySignal(8)")]
 
 
 def inverse_counts(counts: Any, floor: float = 0.05) -> np.ndarray:
@@ -452,7 +461,7 @@ class InverseCounts(Slot):
     floor: ShareAboveZero = 0.05
     spare: ShareAboveZero = 0.05
     most: Positive = 1000.0
-    allocator: Annotated[BySignal, of_kind(BySignal, "allocators.BySignal(8)")] | None = None
+    allocator: OfAllocator | None = None
 
     needs = frozenset({"row_weights"})
     reads_verdict = False

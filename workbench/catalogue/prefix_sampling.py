@@ -17,7 +17,9 @@ replay steps of an agent; here only tokens are replayed. *Text.*
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -49,37 +51,45 @@ def prefix_length(total: int, share: float, hard: bool, cap: int | None = None) 
     return total - max(part, 1) if hard else min(part, total - 1)
 
 
-def observe(control: dict[str, float], rate: float) -> None:
-    """Choose how much of an old response is replayed, to keep success rates near one half.
+@dataclass
+class PassRateControl:
+    """Chooses how much of an old response is replayed, to keep success rates near one half.
 
-    Hard problems have one control and easy problems another one. The success rates are those of
+    Hard problems have one such object and easy problems another one. The success rates are those of
     the groups that started from a prefix.
 
-    Parameters
+    Attributes
     ----------
-    control : dict
-        share: see `prefix_length`; a larger share makes hard and easy problems harder. average:
-        running average of the pass rate. rest: steps to wait before the share may change again.
-    rate : float
-        The mean pass rate of the prefix groups of one step.
-
-    Examples
-    --------
-    >>> control = {"share": 0.25, "average": 0.5, "rest": 0}
-    >>> for _ in range(3):
-    ...     observe(control, 0.8)
-    >>> round(control["average"], 4), control["share"], control["rest"]
-    (0.5428, 0.3, 5)
+    share : float
+        See `prefix_length`. A larger share makes hard and easy problems harder.
+    average : float
+        Running average of the pass rate.
+    rest : int
+        Steps to wait before the share may change again.
     """
-    control["average"] = 0.95 * control["average"] + 0.05 * rate
-    if control["rest"]:
-        control["rest"] -= 1
-        return
-    change = 0.05 * ((control["average"] > 0.53) - (control["average"] < 0.47))
-    if change:
-        # The bounds are ours: something is replayed, and something is left to do.
-        control["share"] = round(min(max(control["share"] + change, 0.05), 0.95), 10)
-        control["rest"] = 5
+
+    share: float
+    average: float = 0.5
+    rest: int = 0
+
+    def observe(self, rate: float) -> None:
+        """Take in the mean pass rate of the prefix groups of one step.
+
+        >>> control = PassRateControl(0.25)
+        >>> for _ in range(3):
+        ...     control.observe(0.8)
+        >>> round(control.average, 4), control.share, control.rest
+        (0.5428, 0.3, 5)
+        """
+        self.average = 0.95 * self.average + 0.05 * rate
+        if self.rest:
+            self.rest -= 1
+            return
+        change = 0.05 * ((self.average > 0.53) - (self.average < 0.47))
+        if change:
+            # The bounds are ours: something is replayed, and something is left to do.
+            self.share = round(min(max(self.share + change, 0.05), 0.95), 10)
+            self.rest = 5
 
 
 @dataclass
@@ -100,7 +110,7 @@ class PrefixSampling(Slot):
     cap : int, optional
         Most tokens that are left to do on the hard side, and replayed on the easy side.
     adapts : bool
-        Whether the two shares follow the pass rates, see `observe`.
+        Whether the two shares follow the pass rates, see `PassRateControl`.
 
     Notes
     -----
@@ -121,14 +131,13 @@ class PrefixSampling(Slot):
     adapts: Flag = True
     prefixes: dict[str, tuple[bool, np.ndarray]] = state_field(dict)
     # By whether a problem is hard.
-    controls: dict[bool, dict[str, float]] = state_field(dict)
+    controls: dict[bool, PassRateControl] = state_field(dict, saved=False)
 
     needs = frozenset({"prefixes"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for hard, share in ((True, self.hard), (False, self.easy)):
-            self.controls[hard] = {"share": share, "average": 0.5, "rest": 0}
+        self.controls = {True: PassRateControl(self.hard), False: PassRateControl(self.easy)}
 
     def plan(
         self, problems: Problems, counts: np.ndarray, before: np.ndarray, context: Context
@@ -154,7 +163,7 @@ class PrefixSampling(Slot):
                 if is_hard == hard and name in rates
             ]
             if of_side and self.adapts:
-                observe(control, float(np.mean(of_side)))
+                control.observe(float(np.mean(of_side)))
         tried_again = self.prefixes
         self.prefixes = {}
         for name, rate in rates.items():
@@ -163,7 +172,7 @@ class PrefixSampling(Slot):
                 continue
             rows = np.flatnonzero((fresh.problem == name) & (fresh.correct == hard))
             response = fresh.response[context.rng("course", name).choice(rows)]
-            share = self.controls[hard]["share"]
+            share = self.controls[hard].share
             length = prefix_length(len(response), share, hard, self.cap)
             if length:
                 self.prefixes[name] = (hard, response[:length])
@@ -172,9 +181,20 @@ class PrefixSampling(Slot):
         """Problems that are to be tried again, and the shares that the next ones will have."""
         return {
             "course_waiting": len(self.prefixes),
-            "course_share_hard": self.controls[True]["share"],
-            "course_share_easy": self.controls[False]["share"],
+            "course_share_hard": self.controls[True].share,
+            "course_share_easy": self.controls[False].share,
         }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The prefixes and the two controllers."""
+        controls = {hard: vars(control).copy() for hard, control in self.controls.items()}
+        return {**super().state_dict(), "controls": controls}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the prefixes and the two controllers."""
+        super().load_state_dict(state)
+        for hard, control in state["controls"].items():
+            self.controls[hard] = PassRateControl(**control)
 
 
 @method(paper="Zhu et al. (arXiv 2605.05112)", decides="course")

@@ -62,7 +62,10 @@ class Experience(RightAnswers):
         if self.path is not None and self.stored is not None:
             theirs, ours = map(reward_parts, (self.stored, rollouts))
             if theirs != ours:
-                raise ValueError(f"path={str(self.path)!r}: rewarded by {theirs}, not {ours}")
+                raise ValueError(
+                    f"path={str(self.path)!r}: its answers were rewarded by {theirs}, and those of "
+                    f"this run are rewarded by {ours}; a group needs rewards of the same parts"
+                )
         rows: list[int] = []
         rows_of = self.rows_by_problem()
         # Only problems that the round goes on with, not those that the allocator has dropped.

@@ -212,13 +212,11 @@ def split_arrays(prefix: str, state: Any, tensors: dict[str, torch.Tensor]) -> d
         return {"value": state}
     if isinstance(state, np.ndarray) and state.dtype.kind == "U":
         return {"texts": state.tolist(), "dtype": state.dtype.str}
-    is_array = isinstance(state, np.ndarray | np.generic) and state.dtype.kind in "biufc"
-    if is_array or isinstance(state, torch.Tensor):
+    if isinstance(state, np.ndarray | np.generic | torch.Tensor):
         kind = {np.ndarray: "tensor", torch.Tensor: "torch"}.get(type(state), "number")
         # Keys with dots in them may give two arrays one name.
         name = prefix if prefix not in tensors else f"{prefix}#{len(tensors)}"
-        tensor = torch.from_numpy(np.array(state)) if is_array else state.detach()
-        tensors[name] = tensor.cpu().contiguous()
+        tensors[name] = _tensor_of(prefix, state)
         return {kind: name}
     if type(state) is dict and all(isinstance(key, str) for key in state):
         places = {key: f"{prefix}.{key}" for key in state}
@@ -262,6 +260,19 @@ def join_arrays(state: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -
         array = tensors[value].numpy().copy()
         return array[()] if kind == "number" else array
     return value
+
+
+def _tensor_of(name: str, array: Any) -> torch.Tensor:
+    """An array or a number of NumPy as a tensor; ValueError for one of objects."""
+    if isinstance(array, torch.Tensor):
+        return array.detach().cpu().contiguous()
+    try:
+        return torch.from_numpy(np.array(array))
+    except TypeError:
+        raise ValueError(
+            f"{name}: an array of {array.dtype} cannot be stored in a checkpoint; arrays of "
+            "numbers and of texts can"
+        ) from None
 
 
 def _is_plain(state: Any) -> bool:

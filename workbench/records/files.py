@@ -16,7 +16,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -186,7 +186,11 @@ def rollout_parts(directory: Path) -> dict[int, Path]:
 
 def unfinished_files(directory: Path) -> list[Path]:
     """What a killed process was writing in a record. Nothing in it is needed."""
-    paths = (path for folder in _NAMES for path in own_files(directory, folder))
+    return unfinished(path for folder in _NAMES for path in own_files(directory, folder))
+
+
+def unfinished(paths: Iterable[Path]) -> list[Path]:
+    """Those of the files that a killed process was writing, by their names."""
     return [path for path in paths if re.fullmatch(UNFINISHED, path.name)]
 
 
@@ -202,8 +206,10 @@ def refuse_links(directory: Path) -> None:
                 if path.is_symlink() or not path.is_dir():
                     check_ordinary(path)
             except OSError as error:
-                cause = f"{cause_of(error)}, and a run writes inside its own directory only"
-                raise RecordError(f"{path}: {cause}") from None
+                raise RecordError(
+                    f"{path}: {cause_of(error)}, and a run writes inside its own directory only; "
+                    "put the file or folder itself there, or name another directory"
+                ) from None
 
 
 def own_files(directory: Path, folder: str = ".") -> list[Path]:

@@ -125,8 +125,9 @@ class Journal:
             is_ours = False
         if not is_ours:
             raise RecordError(
-                f"{self.path} was changed by somebody else while the run went on; nothing was "
-                "written, and a new call goes on from what is on the disk"
+                f"{self.path} was changed by somebody else while the run went on: the folder "
+                "was put back to an earlier copy, moved or deleted, or another program wrote to "
+                "it; nothing was written, and a new call goes on from what is on the disk"
             )
 
     def append(self, entry: Mapping[str, Any]) -> None:
@@ -225,8 +226,11 @@ class Directory:
         self.is_begun = first.get("manifest") == digest_of(read_ordinary(path / files.MANIFEST))
         if not self.is_begun:
             # First, since a run cannot go on from it.
-            text = f"{path / files.MANIFEST}: it was edited, or {files.JOURNAL} is of another run"
-            self.problems.insert(0, text)
+            self.problems.insert(
+                0,
+                f"{path / files.MANIFEST}: it is not the one that {files.JOURNAL} began with: it "
+                "was edited, or one of them is of another run",
+            )
         if lost := journal.damage or _lost_end(journal, parts, checkpointed):
             self.problems.append(f"{journal.path}: {lost}")
 

@@ -45,10 +45,21 @@ CONDITIONS = ("versions.", "code.", "hardware.device:", "hardware.gpu:")
 
 # Entry -> its type. An entry may be missing, and a text may be None.
 ENTRIES: dict[str, type] = {
-    **dict.fromkeys(("format", "seed", "held_out"), int),
-    **dict.fromkeys(("method", "lab", "arguments", "versions", "hardware", "data"), dict),
-    **dict.fromkeys(("thinned", "code", "files", "policy"), dict),
-    **dict.fromkeys(("started", "commit"), str),
+    "format": int,
+    "seed": int,
+    "held_out": int,
+    "method": dict,
+    "lab": dict,
+    "arguments": dict,
+    "versions": dict,
+    "hardware": dict,
+    "data": dict,
+    "thinned": dict,
+    "code": dict,
+    "files": dict,
+    "policy": dict,
+    "started": str,
+    "commit": str,
 }
 NEEDED = {int: "a whole number of at least 0", dict: "an object", str: "a text"}
 # What a manifest leaves out where it was written by hand or by an early version.
@@ -76,8 +87,11 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         # The format comes before all other checks: a manifest of a later version may well have
         # other entries, and the useful answer is which version reads it.
         if isinstance(manifest, dict) and manifest.get("format", FORMAT) != FORMAT:
-            found, by = brief(manifest["format"]), brief(manifest.get("versions"))
-            raise RecordError(f"{path}: format {found}, not {FORMAT}: use what wrote it, {by}")
+            raise RecordError(
+                f"{path}: format {brief(manifest['format'])}, written by "
+                f"{brief(manifest.get('versions'))}; this is workbench {__version__}, which reads "
+                f"format {FORMAT}: use the version that wrote it"
+            )
         return checked_manifest(manifest)
 
 
@@ -131,7 +145,9 @@ def made_again(
     try:
         return make(manifest[what])
     except (OSError, ImportError) as error:
-        raise RecordError(f"{directory}: the {what} cannot be made here: {error}") from error
+        raise RecordError(
+            f"{directory}: the {what} of this record cannot be made on this machine: {error}"
+        ) from error
     except Exception as error:
         # The arguments come from a file that anybody may have written. Whatever a constructor makes
         # of a wrong one, the cause is the file.
@@ -237,9 +253,10 @@ def check_conditions(
         changed += [f"{part}.{name}: {now[name]!r}, {then[name]!r}" for name in both]
     refused = [line for line in changed if line.startswith(CONDITIONS)]
     if refused and not mixed:
-        lines = "; ".join(refused[:3])
-        text = f"{path} was made under other conditions (now, then): {lines}"
-        raise ValueError(f"{text}; name another directory, or pass mixed=True (--mixed)")
+        raise ValueError(
+            f"{path} was made under other conditions (now, then): {'; '.join(refused[:3])}; name "
+            "another directory, or go on with both by mixed=True (--mixed)"
+        )
     if changed and "hardware" in ours:
         text = f"{path}: goes on under other conditions (now, then): {'; '.join(changed[:3])}"
         warnings.warn(text, RecordWarning, stacklevel=7)
@@ -257,5 +274,8 @@ def check_same_run(
     asked_for, recorded = ({name: each.get(name) for name in names} for each in (ours, theirs))
     different = "; ".join(differences(asked_for, recorded)[:3])
     if different:
-        raise ValueError(f"out={str(path)!r} holds another run (asked for, recorded): {different}")
+        raise ValueError(
+            f"out={str(path)!r} holds another run (asked for, recorded): {different}; name "
+            "another directory"
+        )
     check_conditions(ours, theirs, path, mixed)

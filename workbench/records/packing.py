@@ -171,13 +171,16 @@ def _source(path: Path) -> Directory | Packed:
     made, wanted = len(source.parts), rounds_wanted(path)
     if wanted is not None and made < wanted:
         raise RecordError(
-            f"{path}: this run is not finished, with {made} of {wanted} rounds; make the others, "
-            f"or end it by Run.resume(path).rounds({made})"
+            f"{path}: this run is not finished: it has {made} of the {wanted} rounds that it was "
+            f"asked for; make the others, or end it by Run.resume(path).rounds({made})"
         )
     # A killed packing may leave a run in both places, but never two runs of one name.
     unthinned = {"thinned": None}
     if packed is not None and packed.manifest | unthinned != source.manifest | unthinned:
-        raise RecordError(f"{path}: another run of this name is on the shelf; move one of them")
+        raise RecordError(
+            f"{path}: another run of this name is on the shelf in {packed.shelf.folder}; move one "
+            "of them"
+        )
     return source
 
 

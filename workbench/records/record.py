@@ -21,8 +21,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from workbench.records import files
-from workbench.records.files import RecordError, RecordWarning
+from workbench.records.files import (
+    JOURNAL,
+    KINDS,
+    MANIFEST,
+    SHELF,
+    RecordError,
+    RecordWarning,
+    checkpoint_part,
+    stamp_of,
+)
 from workbench.records.journal import Directory
 from workbench.records.shelf import Packed, find_packed, packed_below, real
 from workbench.utils.html import card
@@ -63,15 +71,15 @@ class Record:
         place = real(path)
         # The record has changed only if one of these files has: its own, or the shelf that it is
         # on, which lies in its directory or in one above.
-        self._files = [self.path / files.MANIFEST, self.path / files.JOURNAL]
-        self._files.append(files.checkpoint_part(self.path))
-        self._files += [folder / files.SHELF for folder in (place, *place.parents)]
+        self._files = [self.path / MANIFEST, self.path / JOURNAL, checkpoint_part(self.path)]
+        self._files += [folder / SHELF for folder in (place, *place.parents)]
         # What was read, and what the files looked like before. Tables of rollouts are not kept,
         # since they are large.
         self._known: Directory | Packed | None = None
         self._stamps: list[tuple[int, int, int] | None] = []
         self._frames: dict[str, pd.DataFrame] = {}
-        self._seen(lambda: (None, list(self._source().problems)))
+        _, problems = self._look_twice(lambda: (None, list(self._source().problems)))
+        self._report(problems)
 
     def __repr__(self) -> str:
         rounds = len(self.rounds)
@@ -245,7 +253,7 @@ class Record:
         def find() -> tuple[None, list[str]]:
             source = self._source()
             problems = list(source.problems)
-            for kind in files.KINDS[:-1]:
+            for kind in KINDS[:-1]:
                 try:
                     source.table(kind)
                 except RecordError as error:
@@ -260,7 +268,7 @@ class Record:
 
     def _source(self) -> Directory | Packed:
         """The directory of the run or its place on a shelf, read anew where a file has changed."""
-        stamps = [files.stamp_of(file) for file in self._files]
+        stamps = [stamp_of(file) for file in self._files]
         if self._known is None or stamps != self._stamps:
             try:
                 self._known = Directory(self.path)
@@ -270,7 +278,7 @@ class Record:
             self._frames = {}
         if self._known is None:
             hint = _hint(self.path)
-            raise RecordError(f"{self.path}: no record here ({files.MANIFEST} is missing){hint}")
+            raise RecordError(f"{self.path}: no record here ({MANIFEST} is missing){hint}")
         return self._known
 
     def _frame(self, kind: str) -> tuple[pd.DataFrame, list[str]]:
@@ -288,18 +296,19 @@ class Record:
         # pandas copies what is shared as soon as one of its owners writes.
         return self._frames[kind].copy(deep=False), list(source.problems)
 
-    def _seen(self, find: Callable[[], tuple[Any, list[str]]]) -> Any:
-        """What `find` returns, once what is damaged or missing has been reported.
-
-        RecordError with strict=True.
-        """
-        value, problems = self._look_twice(find)
+    def _report(self, problems: Sequence[str], stacklevel: int = 3) -> None:
+        """Say what is damaged or missing; RecordError with strict=True."""
         if self.strict and problems:
             raise RecordError(problems[0])
         for text in problems:
             text += "; the rest is read without it"
-            # It points at the line that asked for the table.
-            warnings.warn(text, RecordWarning, stacklevel=3)
+            warnings.warn(text, RecordWarning, stacklevel=stacklevel)
+
+    def _seen(self, find: Callable[[], tuple[Any, list[str]]]) -> Any:
+        """What `find` returns, once what is damaged or missing has been reported."""
+        value, problems = self._look_twice(find)
+        # The warning points at the line that asked for the table.
+        self._report(problems, stacklevel=4)
         return value
 
     def _look_twice(self, find: Callable[[], tuple[Any, list[str]]]) -> tuple[Any, list[str]]:
@@ -339,7 +348,7 @@ def damage_of(path: Any) -> str:
 def _hint(path: Path) -> str:
     """The end of a message that tells of records below a path, such as the seeds of a method."""
     # Not deeper, since a wrong path may have a whole disk below it.
-    below = sorted([*path.glob(f"*/{files.MANIFEST}"), *path.glob(f"*/*/{files.MANIFEST}")])
+    below = sorted([*path.glob(f"*/{MANIFEST}"), *path.glob(f"*/*/{MANIFEST}")])
     places = [manifest.parent for manifest in below] or sorted(packed_below(path))
     if not places:
         return ""

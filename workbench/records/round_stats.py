@@ -171,6 +171,7 @@ def round_stats(
         "unsolved": unsolved,
         **_step_means(steps),
         **_cost(fresh, computed, parameters),
+        **_course(fresh),
         "tokens_selected": selected_tokens,
         "entropy": float(fresh.entropy.mean()),
         "length": float(fresh.lengths.mean()),
@@ -221,38 +222,50 @@ def _cost(fresh: Rollouts, computed: Rollouts, parameters: int) -> dict[str, flo
     """Tokens and FLOPs of the new rollouts, and of those that an update computed.
 
     A prompt is computed once for all its rollouts of one request, and again in the next request.
-
-    With a course also tokens_read: tokens of prefixes and drafts that the sampler has read, which
-    `tokens_sampled` leaves out and FLOPs count. tokens_stopped: tokens that stopped rollouts have
-    sampled, and those that were sampled beyond the end of others; a part of `tokens_sampled`.
     """
     # One key for each problem and request. The sampler computes the prompt once for each of these,
     # and the trainer is counted with a prompt for every row.
     _, first_of_request = np.unique(keys(fresh.problem, fresh.stage), return_index=True)
     # With a course, a prompt may end with a prefix, and a response may begin with one. These were
     # read and not sampled. What was sampled beyond the end of a response is not in the table.
-    nothing = np.zeros(len(fresh), dtype=np.int64)
-    names = ("prefix", "kept", "read", "lost")
-    prefix, kept, read, lost = (fresh.columns.get(name, nothing) for name in names)
+    prefix, kept, read, lost = _of_course(fresh)
     prompt_tokens = int((fresh.prompt.lengths - prefix)[first_of_request].sum())
     sampled = int((fresh.lengths - kept + lost).sum()) + prompt_tokens
     trained = int(computed.lengths.sum() + computed.prompt.lengths.sum())
     generating = flops(parameters, sampled_tokens=sampled + int(read.sum()))
     training = flops(parameters, trained_tokens=trained)
-    cost = {
+    return {
         "tokens_sampled": sampled,
         "tokens_trained": trained,
         "flops_generate": generating,
         "flops_update": training,
         "flops": generating + training,
     }
-    if "read" in fresh:
-        stopped = fresh.status == STOPPED
-        lengths = fresh.lengths - kept
-        cost["tokens_read"] = int(read.sum())
-        cost["tokens_stopped"] = int(lengths[stopped].sum() + lost.sum())
-        cost[f"status_{STOPPED}"] = int(stopped.sum())
-    return cost
+
+
+def _of_course(fresh: Rollouts) -> list[np.ndarray]:
+    """The four columns of `workbench.rules.courses`, (R,) each; 0 without them."""
+    nothing = np.zeros(len(fresh), dtype=np.int64)
+    names = ("prefix", "kept", "read", "lost")
+    return [fresh[name] if name in fresh else nothing for name in names]
+
+
+def _course(fresh: Rollouts) -> dict[str, float]:
+    """What a course did with the new rollouts; nothing where there is none.
+
+    tokens_read: tokens of prefixes and drafts that the sampler has read, which `tokens_sampled`
+    leaves out and FLOPs count. tokens_stopped: tokens that stopped rollouts have sampled, and those
+    that were sampled beyond the end of others; they are part of `tokens_sampled`.
+    """
+    if "read" not in fresh:
+        return {}
+    _, kept, read, lost = _of_course(fresh)
+    stopped = fresh.status == STOPPED
+    return {
+        "tokens_read": int(read.sum()),
+        "tokens_stopped": int((fresh.lengths - kept)[stopped].sum() + lost.sum()),
+        f"status_{STOPPED}": int(stopped.sum()),
+    }
 
 
 def _step_means(steps: Sequence[tuple[np.ndarray, StepStats]]) -> dict[str, float]:

@@ -23,7 +23,6 @@ import json
 import warnings
 from collections.abc import Mapping
 from contextvars import Context
-from functools import partialmethod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -159,6 +158,18 @@ class Trackers:
                 )
             self.members.append(each)
 
+    def start(self, manifest: Mapping[str, Any]) -> None:
+        """Start all."""
+        self._call_all("start", manifest)
+
+    def log(self, row: Mapping[str, Any], round: int) -> None:
+        """Log to all."""
+        self._call_all("log", row, round)
+
+    def finish(self) -> None:
+        """Finish all."""
+        self._call_all("finish")
+
     def _call_all(self, name: str, *arguments: Any) -> None:
         for member in list(self.members):
             try:
@@ -172,10 +183,6 @@ class Trackers:
                     RuntimeWarning,
                     stacklevel=3,
                 )
-
-    start = partialmethod(_call_all, "start")
-    log = partialmethod(_call_all, "log")
-    finish = partialmethod(_call_all, "finish")
 
 
 def _load(package: str) -> ModuleType:

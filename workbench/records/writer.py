@@ -8,7 +8,6 @@ and made again.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -49,10 +48,10 @@ def refuse_other_files(path: Path) -> None:
     left_by_a_start = re.compile(rf"{files.LOCK}|({files.JOURNAL}|{files.MANIFEST})(\.writing)?")
     if find_packed(path) is not None:
         reason = "the run of this name is packed and finished; it can be read, but not go on"
-    elif path.is_file() or (
-        path.exists() and not all(map(left_by_a_start.fullmatch, os.listdir(path)))
-    ):
-        reason = "there are files that are no record"
+    elif path.exists() and not path.is_dir():
+        reason = "this is a file"
+    elif path.exists() and not all(left_by_a_start.fullmatch(file.name) for file in path.iterdir()):
+        reason = "the directory holds files that are no record"
     if reason:
         raise ValueError(f"out={str(path)!r}: {reason}; name an empty or new directory")
 
@@ -212,8 +211,9 @@ class Writer:
         is_ours = state.pop("record", None) in self._journal.sums
         if not is_ours or number > self.rounds:
             raise RecordError(
-                f"{path}: this checkpoint is of another run, or {files.JOURNAL} was changed: it "
-                f"has {self.rounds} rounds, the checkpoint is of round {brief(number)}: {LOST}"
+                f"{path}: this checkpoint is of another run, or {files.JOURNAL} was changed since, "
+                f"or has lost rounds (it has {self.rounds}, the checkpoint is of round "
+                f"{brief(number)}): {LOST}"
             )
         return tensors, state
 
@@ -228,8 +228,8 @@ class Writer:
             begin(self.path / files.JOURNAL, files.digest_of(content))
             files.write(self.path / files.MANIFEST, content)
         except OSError as error:
-            text = f"{self.path}: cannot write the manifest: {cause_of(error)}"
-            raise RecordError(text) from error
+            cause = cause_of(error)
+            raise RecordError(f"{self.path}: cannot write the manifest: {cause}") from error
 
     def _open(self) -> None:
         """Remove what a killed process was writing, and say what is damaged."""
@@ -269,5 +269,7 @@ class Writer:
         except OSError as error:
             rounds = self.rounds
             kept = f"rounds 1 to {rounds} are kept" if rounds else "no round was lost"
-            cause = f"{cause_of(error)}; {kept}"
-            raise RecordError(f"{self.path}: cannot write {what}: {cause}") from error
+            raise RecordError(
+                f"{self.path}: cannot write {what}: {cause_of(error)}; {kept}, mend the cause and "
+                "run again"
+            ) from error

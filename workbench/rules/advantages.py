@@ -215,12 +215,14 @@ class OfFunction(Slot):
     def __post_init__(self) -> None:
         super().__post_init__()
         # An empty batch is enough for the function to check its options.
-        self.function([], [], **asdict(self))  # type: ignore[call-overload]
+        self._advantages([], [])
+
+    def _advantages(self, rewards: Any, groups: Any) -> np.ndarray:
+        return self.function(rewards, groups, **asdict(self))  # type: ignore[call-overload]
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
         """(R,) float64."""
-        options = asdict(self)  # type: ignore[call-overload]
-        return self.function(rollouts.reward, rollouts.group, **options)
+        return self._advantages(rollouts.reward, rollouts.group)
 
 
 @dataclass(frozen=True)
@@ -292,7 +294,8 @@ class OfRewards(Slot):
             self.function(np.array([0.0, 1.0]), np.array(["a", "a"]))
         except Exception as error:
             raise ValueError(
-                f"function={brief(self.function)}: a function of rewards and groups ({error})"
+                f"function={brief(self.function)}: a function of rewards and groups is needed, "
+                f"such as leave_one_out ({error})"
             ) from None
 
     def __call__(self, rollouts: Rollouts, context: Context) -> np.ndarray:
@@ -353,7 +356,10 @@ def binary_outcomes(rewards: np.ndarray, bounds: Any) -> np.ndarray:
         rewards = np.where(is_same(rewards, bound, precision), bound, rewards)
     outside = (rewards < low) | (rewards > high)
     if outside.any():
-        raise ValueError(f"rewards: {rewards[outside][0]} lies outside bounds={bounds}")
+        raise ValueError(
+            f"rewards: {rewards[outside][0]} lies outside bounds={bounds}, the rewards of failure "
+            "and success"
+        )
     return (rewards - low) / (high - low)
 
 
@@ -368,7 +374,8 @@ def divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 def _check_deviation(ddof: Any, eps: Any) -> None:
-    one_of("ddof", ddof, (0, 1))
+    if ddof not in (0, 1):
+        raise ValueError(f"ddof={ddof!r}: allowed are 0 (population) and 1 (sample)")
     positive_number("eps", eps, zero=True)
 
 

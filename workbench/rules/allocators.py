@@ -344,7 +344,10 @@ class DynamicSampling(Slot):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.within is not None and "more_problems" in needs_of(self.within):
-            raise ValueError(f"within={compose(self.within)}: it draws problems itself")
+            raise ValueError(
+                f"within={compose(self.within)}: it draws problems itself, which dynamic sampling "
+                "does already"
+            )
 
     @property
     def delegate(self) -> Slot | None:
@@ -418,7 +421,8 @@ def _tell_of_rewards(spread: float) -> None:
     """Say, once in a process, that groups are told apart by rewards."""
     logger.warning(
         "The rewards come without a verdict, so a problem is kept if the deviation of its rewards "
-        "is above %g, whatever they reward, and not if it has both right and wrong responses.",
+        "is above %g, whatever they reward. If it were known which responses are correct, a "
+        "problem would be kept if it had both right and wrong responses.",
         spread,
     )
 

@@ -18,6 +18,7 @@ their number; 0 is the bare problem.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -62,9 +63,17 @@ def follow(rollouts: Rollouts, plan: Plan) -> Rollouts:
     )
 
 
-def judge(rollouts: Rollouts, plan: Plan) -> Rollouts:
-    """Verified rollouts with the status and the reward of those that were stopped."""
+def judge(rollouts: Rollouts, plan: Plan, course: Any) -> Rollouts:
+    """Verified rollouts with the status and the reward of those that were stopped.
+
+    ValueError where the course has stopped all of them.
+    """
     stopped = rollouts["stopped"]
+    if stopped.all() and len(stopped):
+        raise ValueError(
+            f"course: {type(course).__name__} stopped all {len(stopped)} rollouts of a request, so "
+            "there is nothing to learn from; let some of them end"
+        )
     return rollouts.drop(["stopped"]).assign(
         status=np.where(stopped, STOPPED, rollouts.status),
         correct=rollouts.correct & ~stopped,

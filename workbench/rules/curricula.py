@@ -228,8 +228,10 @@ def finite(pool: Pool | Stream, curriculum: Slot) -> Pool:
     """The pool itself; ValueError for an endless stream, which has nothing to choose from."""
     if isinstance(pool, Pool):
         return pool
-    name = type(curriculum).__name__
-    raise ValueError(f"problems: {name} needs a finite pool, such as that of labs.tiny(pool=512)")
+    raise ValueError(
+        f"problems: {type(curriculum).__name__} chooses among the problems of a finite pool, and "
+        "this lab draws fresh ones without end; give it a pool, such as labs.tiny(pool=512)"
+    )
 
 
 def rng_of(context: Context) -> np.random.Generator:

@@ -350,11 +350,14 @@ def save_answers(rollouts: Rollouts, path: Any) -> None:
 def load_answers(path: Any) -> Rollouts:
     """Read what `save_answers` wrote."""
     from workbench.records.checkpoints import join_arrays, load
-    from workbench.records.tables import reading
 
-    with reading(path):
+    try:
         tensors, state = load(path)
-        answers = _from_state(join_arrays(state, tensors))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise OSError(f"path={str(path)!r}: {error}") from None
+    answers = _from_state(join_arrays(state, tensors))
     # They are of no round of this run: 0 lies before the first one.
     return answers.assign(round=np.zeros(len(answers), np.int64))
 

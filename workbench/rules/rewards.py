@@ -20,7 +20,7 @@ from workbench.rollouts import NonFinite
 from workbench.slots import Reward, Rollouts
 from workbench.utils.bounds import Positive, ShareAboveZero, check_arguments
 from workbench.utils.groups import group_numbers, merge_same, precision_of
-from workbench.utils.validation import texts
+from workbench.utils.validation import brief
 from workbench.verifiers.boxes import BOX, after_thinking, closings
 
 
@@ -67,7 +67,12 @@ class Tags:
     name: ClassVar[str] = "tags"
 
     def __post_init__(self) -> None:
-        texts("names", self.names)
+        # A text would be read letter by letter.
+        listed = isinstance(self.names, tuple | list) and len(self.names) > 0
+        if not listed or not all(isinstance(name, str) and name for name in self.names):
+            raise ValueError(
+                f'names={brief(self.names)}: names of tags are needed, such as ("answer",)'
+            )
 
     def __call__(self, rollouts: Rollouts, sampling: Sampling) -> np.ndarray:
         """(R,) in [0, 1]."""

@@ -439,6 +439,8 @@ def _prompt_states(problems: Problems, policy: Policy) -> np.ndarray:
 
     Each row is brought to mean 0 and deviation 1, so that the scale of the states does not matter.
     """
+    if policy is None:
+        raise ValueError("policy=None: the kind 'predictor' reads the policy's prompt_states")
     prompts = [problem.prompt for problem in problems]
     states = np.asarray(policy.prompt_states(prompts), dtype=np.float32)
     states = states - states.mean(axis=1, keepdims=True)

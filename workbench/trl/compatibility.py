@@ -35,8 +35,9 @@ def check_overridden(trainer: type, version: str) -> None:
         present = inspect.signature(methods[name]).parameters if name in methods else []
         if name not in methods or [each for each in present if each in wanted] != wanted:
             raise ImportError(
-                f"TRL {version} has no GRPOTrainer.{name}({', '.join(wanted)}); workbench.trl is "
-                f"tested with {TESTED}: pip install 'trl==1.16.0'"
+                f"workbench.trl is tested with TRL {TESTED}, and TRL {version} does not fit "
+                f"(GRPOTrainer.{name} is expected, with {', '.join(wanted)}); install a tested "
+                "version: pip install 'trl==1.16.0'"
             )
 
 

@@ -77,8 +77,8 @@ class SamplingTrainer(trl.GRPOTrainer):
         digest = hashlib.sha256(b"".join(values)).hexdigest()
         if len(set(gather_object([digest]))) > 1:
             raise ValueError(
-                f"{what}: the processes disagree; all need one method and seed, and slots that "
-                "depend on the round's table and context.rng alone"
+                f"{what}: the processes disagree; a slot may depend on the round's table and on "
+                "context.rng alone, and every process needs the same method and seed"
             )
 
     # TRL's tensors

@@ -49,7 +49,10 @@ def last_checkpoint(folder: Any) -> str:
     # That file is what the trainer writes last.
     complete = [path.parent for path in Path(folder).glob(f"checkpoint-*/{TRAINER_STATE_NAME}")]
     if not complete:
-        raise ValueError(f"resume_from_checkpoint=True: {folder} holds no complete checkpoint")
+        raise ValueError(
+            f"resume_from_checkpoint=True: {folder} holds no complete checkpoint; train from the "
+            "beginning, with a new trainer"
+        )
     return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2])))
 
 
@@ -86,20 +89,27 @@ def arguments(method: Method) -> dict[str, Any]:
     objective = method.objective
     loss = LOSSES.get((objective.surrogate, objective.loss_aggregation))
     if loss is None:
-        loss_aggregation = objective.loss_aggregation
+        known = ", ".join(f"{kind!r} with {mean!r}" for kind, mean in LOSSES)
         raise ValueError(
-            f"surrogate={objective.surrogate!r}: TRL has none with {loss_aggregation=}"
+            f"surrogate={objective.surrogate!r} with loss_aggregation="
+            f"{objective.loss_aggregation!r}: TRL has no such loss; it has {known}"
         )
     low, high = objective.clip
     bound = objective.dual_clip
-    own = "TRL has vllm_importance_sampling_correction for that"
-    # TRL bounds the ratio by it also where an advantage is above 0.
-    bounded = f"TRL needs at least {1 + high:g} with this clip"
-    unbounded = f"TRL's loss 'cispo' has no lower bound on the ratio; use (1.0, {high})"
     refused = {
-        "sampler_correction": (objective.sampler_correction is not None, own),
-        "dual_clip": (bound is not None and bound < 1 + high, bounded),
-        "clip": (loss == "cispo" and low < 1, unbounded),
+        "sampler_correction": (
+            objective.sampler_correction is not None,
+            "TRL has its own setting, vllm_importance_sampling_correction; leave it at None",
+        ),
+        "dual_clip": (
+            bound is not None and bound < 1 + high,
+            "TRL bounds the ratio by it also where an advantage is above 0; with clip="
+            f"{objective.clip} use at least {1 + high:g}",
+        ),
+        "clip": (
+            loss == "cispo" and low < 1,
+            f"TRL's loss 'cispo' has no lower bound on the ratio; use clip=(1.0, {high})",
+        ),
     }
     _refuse(vars(objective), refused)
     settings = {
@@ -182,8 +192,10 @@ def _apply_objective(config: GRPOConfig, method: Method) -> None:
     objective = method.objective
     mean = objective.loss_aggregation
     if (mean == "group" and objective.kl > 0) or (mean != "token" and objective.entropy > 0):
-        text = "TRL averages its KL penalty over rollouts, and its entropy bonus over all tokens"
-        logger.warning(f"loss_aggregation={mean!r}: {text}")
+        logger.warning(
+            f"loss_aggregation={mean!r}: TRL averages its KL penalty over rollouts, and its "
+            "entropy bonus over all tokens"
+        )
     for name, value in arguments(method).items():
         present = vars(config)[name]
         if present == value:
@@ -191,8 +203,9 @@ def _apply_objective(config: GRPOConfig, method: Method) -> None:
         # Another value than both TRL's default and the method's is a contradiction.
         if present != DEFAULTS[name]:
             raise ValueError(
-                f"{name}={present!r}: the method {method.name!r} has {value!r}; leave it out, "
-                "or pass objective_from='args' to train with the objective of GRPOConfig"
+                f"{name}={present!r}: the objective of the method {method.name!r} has "
+                f"{name}={value!r}; leave {name} out of GRPOConfig, change method.objective, or "
+                "pass objective_from='args' to train with the objective of GRPOConfig"
             )
         setattr(config, name, value)
 
@@ -206,11 +219,15 @@ def _apply_group_size(config: GRPOConfig, method: Method) -> None:
         return
     size = trained.n
     if config.num_generations != DEFAULTS["num_generations"]:
-        number = config.num_generations
-        raise ValueError(f"num_generations={number}: the method {method.name!r} needs {size}")
+        raise ValueError(
+            f"num_generations={config.num_generations}: the method {method.name!r} trains on "
+            f"{size} rollouts of a problem; leave num_generations out, or set it to {size}"
+        )
     if config.generation_batch_size % size:
-        number = config.generation_batch_size
-        raise ValueError(f"generation_batch_size={number}: a multiple of {size} is needed")
+        raise ValueError(
+            f"generation_batch_size={config.generation_batch_size}: the method {method.name!r} "
+            f"trains on {size} rollouts of a problem, so a multiple of {size} is needed"
+        )
     # Evaluation has its own number, which would otherwise follow the new one unnoticed.
     if config.num_generations_eval is None:
         config.num_generations_eval = config.num_generations
@@ -222,15 +239,21 @@ def _apply_group_size(config: GRPOConfig, method: Method) -> None:
 
 def _check_carried(config: GRPOConfig) -> None:
     """Raise ValueError for settings that would go against the method or be ignored."""
-    scales = config.scale_rewards != DEFAULTS["scale_rewards"]
-    sums = config.multi_objective_aggregation == "sum_then_normalize"
     has_bonus = config.entropy_coef or config.use_adaptive_entropy
-    # With both, the tokens that get the entropy bonus would depend on the micro-batches.
-    with_bonus = config.top_entropy_quantile < 1 and has_bonus
     refused = {
-        "scale_rewards": (scales, "the method's advantage scales rewards; leave it out"),
-        "multi_objective_aggregation": (not sums, "a method needs 'sum_then_normalize'"),
-        "top_entropy_quantile": (with_bonus, "it does not go with an entropy bonus"),
+        "scale_rewards": (
+            config.scale_rewards != DEFAULTS["scale_rewards"],
+            "the method's advantage scales rewards; leave it out, or change the method, as in "
+            "method.but(advantage=GroupNormalized(scale=False))",
+        ),
+        "multi_objective_aggregation": (
+            config.multi_objective_aggregation != "sum_then_normalize",
+            "a method reads the weighted sum of the rewards; use 'sum_then_normalize'",
+        ),
+        "top_entropy_quantile": (
+            config.top_entropy_quantile < 1 and has_bonus,
+            "which tokens get the entropy bonus would depend on the micro-batches; leave one out",
+        ),
     }
     _refuse(vars(config), refused)
 
@@ -241,7 +264,10 @@ def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -
     is_indexable = isinstance(dataset, Dataset)
     columns = [] if dataset is None else dataset.column_names or []  # of a stream perhaps None
     if {"image", "images"} & set(columns):
-        raise ValueError("train_dataset: it has images; train with method=None")
+        raise ValueError(
+            "train_dataset: it has a column of images, and a method's table of rollouts holds "
+            "tokens alone; train with method=None"
+        )
     old = {"old_logprobs", "current_logprobs"}
     limits: dict[str, set[str]] = {}
     if not is_indexable:

@@ -54,7 +54,11 @@ class Verdict(adapters.Verdict):
 
     def __init__(self, correct: Any, names: Sequence[str], needed: bool) -> None:
         choices = " or ".join(f"correct={name!r}" for name in names)
-        advice = f"pass {choices}, a number, or a function of all rewards, see GRPOTrainer"
+        advice = (
+            f"pass {choices} (correct where it gives more than 0), the reward from which the only "
+            "one says so, such as correct=0.5, or a function of all rewards, such as "
+            "correct=lambda rewards: rewards[:, 0] >= 0.5"
+        )
         if correct is None:
             fits = len(names) <= 1 or not needed
         elif isinstance(correct, str):
@@ -65,7 +69,8 @@ class Verdict(adapters.Verdict):
             fits = callable(correct)
         if not fits:
             raise ValueError(
-                f"correct={brief(correct)}: it does not say which reward function judges; {advice}"
+                f"correct={brief(correct)}: it does not say which of {len(names)} reward functions "
+                f"tells right from wrong; {advice}"
             )
         super().__init__(needed, advice, correct if is_number(correct) else None)
         self.correct = correct

@@ -116,7 +116,9 @@ class GRPOTrainer(BatchingTrainer):
     ) -> None:
         if method is None:
             if correct is not None or rows_at_once is not None or objective_from != "method":
-                raise ValueError("method=None: the other arguments of ours go with a method")
+                raise ValueError(
+                    "method=None: correct, rows_at_once and objective_from go with a method"
+                )
             super().__init__(*args, **options)
             return
         if isinstance(method, str):
@@ -371,8 +373,11 @@ class GRPOTrainer(BatchingTrainer):
         if checkpoint is not None:
             has_method = (Path(checkpoint) / FILE).exists()
             if has_method != (self.driver is not None):
-                said = "a method" if has_method else "no method"
-                raise ValueError(f"resume_from_checkpoint: {checkpoint} is of a run with {said}")
+                raise ValueError(
+                    f"resume_from_checkpoint: {checkpoint} is of a run "
+                    f"{'with' if has_method else 'without'} a method, and this one is not; give "
+                    "the method that it was made with as method=, None where there was none"
+                )
             if self.driver is not None:
                 numbers = self.driver.load(checkpoint, step=self.state.global_step)
                 self.verdict.known = bool(numbers["known"])

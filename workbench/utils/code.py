@@ -98,14 +98,14 @@ def _is_own_module(name: str) -> bool:
 
 
 def _function_in(member: Any) -> Any:
-    """The function behind a member of a class, or what wraps it; None where there is none."""
+    """The function behind a member of a class; None where there is none."""
+    if isinstance(member, staticmethod | classmethod):
+        return member.__func__
     if isinstance(member, property):
         return member.fget
     if isinstance(member, cached_property | singledispatchmethod):
         return member.func
-    # What is static or of the class has the function as its `__wrapped__`.
-    is_function = isinstance(member, types.FunctionType | staticmethod | classmethod)
-    return member if is_function else None
+    return member if isinstance(member, types.FunctionType) else None
 
 
 def _text_of(function: types.FunctionType) -> str:
@@ -115,9 +115,13 @@ def _text_of(function: types.FunctionType) -> str:
     """
     parts = []
     for code in _codes(function.__code__):
-        plain = [each for each in code.co_consts if not isinstance(each, types.CodeType)]
-        parts.append(f"{code.co_code.hex()} {code.co_names} {list(map(_constant, plain))}")
+        constants = [_constant(each) for each in code.co_consts if not _is_code(each)]
+        parts.append(f"{code.co_code.hex()} {code.co_names} {constants}")
     return "\n".join(parts)
+
+
+def _is_code(value: Any) -> bool:
+    return isinstance(value, types.CodeType)
 
 
 def _constant(value: Any) -> str:
@@ -146,7 +150,7 @@ def _codes(code: types.CodeType) -> Iterable[types.CodeType]:
     """A function's code, and that of the functions within it."""
     yield code
     for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
+        if _is_code(constant):
             yield from _codes(constant)
 
 

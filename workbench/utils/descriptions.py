@@ -40,12 +40,16 @@ def parameters(value: Any) -> dict[str, Any]:
     arguments = {}
     for name, parameter in inspect.signature(kind).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise ValueError(f"{kind.__name__}(*{name}): a configuration needs named arguments")
+            raise ValueError(
+                f"{kind.__name__}(*{name}): a configuration needs named arguments, so that it can "
+                "be recorded"
+            )
         try:
             arguments[name] = getattr(value, name)
         except AttributeError:
             raise ValueError(
-                f"{kind.__name__}({name}=...): the argument is not kept; set self.{name} = {name}"
+                f"{kind.__name__}({name}=...): the argument is not kept; set self.{name} = {name}, "
+                "so that it can be recorded"
             ) from None
     return arguments
 
@@ -109,7 +113,10 @@ def describe(value: Any) -> Any:
             if _is_same(arguments[name], defaults(type(value))[name]):
                 del arguments[name]
         return {"is": name_of(type(value)), **describe(arguments)}
-    raise ValueError(f"{value!r}: a configuration cannot hold it")
+    raise ValueError(
+        f"{value!r}: a configuration holds objects, functions, arrays, numbers, strings, lists and "
+        "dicts only"
+    )
 
 
 def compose(value: Any) -> str:
@@ -160,11 +167,19 @@ def name_of(target: Callable) -> str:
     """
     name = f"{target.__module__}.{target.__qualname__}"
     if name.startswith("workbench.catalogue."):
-        # The file of `workbench.rules` in which it would stand. A function is an advantage, and
-        # what acts in no slot is what values of several slots ask.
-        there = [home for action, home in HOMES.items() if action in dir(target)]
-        name = f"{(there or ['success_rates'])[0]}.{target.__qualname__}"
+        name = f"{_home(target)}.{target.__qualname__}"
     return name.removeprefix("workbench.").removeprefix("rules.")
+
+
+def _home(target: Callable) -> str:
+    """The file of `workbench.rules` in which a class or function of the catalogue would stand."""
+    if not isinstance(target, type):
+        return "advantages"  # the only functions that a description holds
+    defined = dir(target)
+    for action, home in HOMES.items():
+        if action in defined:
+            return home
+    return "success_rates"  # what values of several slots ask
 
 
 def _is_same(first: Any, second: Any) -> bool:

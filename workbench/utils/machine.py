@@ -91,10 +91,8 @@ def gpus() -> list[dict[str, Any]]:
         if wanted is None or any(
             part == index or uuid.startswith(part) or part.startswith("MIG-") for part in wanted
         ):
-            # It cannot tell the size of a memory that is shared.
-            size, left = (int(mib) * 2**20 if mib.isdigit() else 0 for mib in (total, free))
-            found = {"name": name, "bytes": size, "free": left, "driver": driver}
-            seen.append(found | {"capability": capability})
+            memory = {"bytes": _bytes_of_mebibytes(total), "free": _bytes_of_mebibytes(free)}
+            seen.append({"name": name, **memory, "driver": driver, "capability": capability})
     return seen
 
 
@@ -124,8 +122,10 @@ def no_bfloat16() -> str | None:
     seen = [] if (installed_version("torch") or "").endswith("+cpu") else gpus()
     if not seen or not all(is_before(gpu["capability"], BFLOAT16) for gpu in seen):
         return None
-    name, capability = seen[0]["name"], seen[0]["capability"]
-    return f"{name} has compute capability {capability}; training in bfloat16 needs 8.0 or later"
+    return (
+        f"{seen[0]['name']} has compute capability {seen[0]['capability']}; training needs "
+        "bfloat16, and so 8.0 or later, as A100, L40S and H100 have"
+    )
 
 
 def no_gpu() -> str | None:
@@ -133,7 +133,10 @@ def no_gpu() -> str | None:
     if platform.system() != "Linux":
         return f"Linux with an NVIDIA GPU is needed, this is {platform.system()}"
     if not gpus():
-        return "an NVIDIA GPU is needed; nvidia-smi shows none, or CUDA_VISIBLE_DEVICES hides it"
+        return (
+            "an NVIDIA GPU is needed, and nvidia-smi shows none (no card, no driver, or hidden by "
+            "CUDA_VISIBLE_DEVICES)"
+        )
     if old := no_bfloat16():
         return old
     # A missing torch is no matter of the GPU: `doctor` lists missing packages.
@@ -142,6 +145,11 @@ def no_gpu() -> str | None:
         command = f"pip install --force-reinstall torch=={torch.removesuffix('+cpu')}"
         return f"torch {torch} has no CUDA; get the build that has: {command}"
     return None
+
+
+def _bytes_of_mebibytes(number: str) -> int:
+    """What nvidia-smi prints in MiB, in bytes; 0 where it cannot tell, as of a shared memory."""
+    return int(number) * 2**20 if number.isdigit() else 0
 
 
 # Which packages this one asks for, which are installed, and the command that brings the rest

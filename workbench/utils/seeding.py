@@ -2,7 +2,8 @@
 
 Every draw comes from a generator derived from (seed, purpose, round, problem).
 
-Nothing here keeps state, so a resumed run draws what the uninterrupted run would have drawn.
+Nothing here keeps a state that changes what is drawn, so a resumed run draws what the uninterrupted
+run would have drawn.
 """
 
 import hashlib

@@ -22,4 +22,7 @@ def check_installed(*further: str) -> None:
             raise ImportError(f"{package} is missing; verl has its own environment: {INSTALL}")
     version = installed_version("verl")
     if not re.match(r"0\.9\.[1-9]", version or ""):
-        raise ImportError(f"verl {version} is installed, not 0.9.1 or a later 0.9: {INSTALL}")
+        raise ImportError(
+            f"verl {version} is installed, and workbench.verl works with 0.9.1 up to, but not "
+            f"including, 0.10: {INSTALL}"
+        )

@@ -43,8 +43,12 @@ class Verdict(adapters.Verdict):
     """
 
     def __init__(self, solved: float | None = None, needed: bool = True) -> None:
-        advice = "let the reward function return `acc`, or set `solved`"
-        super().__init__(needed, advice, solved)
+        super().__init__(
+            needed,
+            advice="let the reward function return `acc`, or set `solved`, the reward from which a "
+            "rollout counts as correct",
+            solved=solved,
+        )
 
     def __call__(self, reward: np.ndarray, acc: Sequence[Any]) -> np.ndarray:
         """The verdict (R,): 1 is correct, 0 is wrong, NaN not known.
@@ -140,7 +144,8 @@ def from_queue(
     except (KeyError, RuntimeError, ValueError) as error:
         raise ValueError(
             "adv_estimator='workbench': the queue has no advantages of these rows; it needs "
-            "workbench.verl.v1.ReplayBuffer as its sampler, see workbench.verl.configuration"
+            "workbench.verl.v1.ReplayBuffer as trainer.v1.sampler.custom_sampler, see "
+            "workbench.verl.configuration"
         ) from error
     advantages = torch.zeros_like(token_level_rewards)
     for i, values in zip(keys, data[ADVANTAGES]):

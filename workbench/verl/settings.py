@@ -6,7 +6,7 @@ Everything here works without verl, so a method can be checked and its keys prin
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench import config
 from workbench.adapters import check_fits
@@ -14,7 +14,7 @@ from workbench.methods import Method
 from workbench.objectives import Objective
 from workbench.slots import NEEDS, OF_COURSES
 from workbench.utils.descriptions import describe
-from workbench.utils.validation import brief, instance_of, number, unknown_argument, whole_number
+from workbench.utils.validation import brief, instance_of, is_number, unknown_argument, whole_number
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +41,32 @@ SAMPLER_KEYS = "trainer.v1.sampler."
 
 # Settings of verl that must be off, and why.
 REFUSED = {
-    "algorithm.use_kl_in_reward": "the method's advantages never see that penalty",
-    "algorithm.filter_groups.enable": "the method decides which groups are trained on",
-    "trainer.v1.sampler.sync_refill_failed_groups": "the method draws no others for failed ones",
+    "algorithm.use_kl_in_reward": "advantages come from the method, which never sees that penalty; "
+    "use a method with Objective(kl=...)",
+    "algorithm.filter_groups.enable": "the method decides which groups are trained on; use "
+    "DynamicSampling as its allocator",
+    "trainer.v1.sampler.sync_refill_failed_groups": "the method's sampler leaves failed rollouts "
+    "out of the round, and draws no others for them",
     "skip.rollout_tq.enable": "rollouts that were sampled by another run pass the method by",
 }
+
+
+class Options(NamedTuple):
+    """What `trainer.v1.sampler.sampler_kwargs` says.
+
+    Attributes
+    ----------
+    method : Method
+    seed : int
+        Of everything that the method draws.
+    solved : float, optional
+        The reward from which a rollout counts as correct where the reward function returns no
+        `acc`. None: 1, and a warning when rewards are other than 0 and 1.
+    """
+
+    method: Method
+    seed: int = 0
+    solved: float | None = None
 
 
 def configuration(
@@ -147,8 +168,11 @@ def trained_per_problem(method: Method) -> int:
     (8, 2)
     """
     if method.trained is None:
-        allocator = brief(method.allocator)
-        raise ValueError(f"rollouts_per_problem=None: it is needed for allocator={allocator}")
+        raise ValueError(
+            f"rollouts_per_problem=None: how many rollouts of a problem {brief(method.allocator)} "
+            "brings is not known; pass the number expected, which verl multiplies its mini-batch "
+            "sizes with"
+        )
     return method.trained.n
 
 
@@ -174,8 +198,11 @@ def check(method: Method) -> None:
     check_fits(method, "verl", PROVIDES, limits)
     check_clipped(objective)
     if has_penalty and objective.loss_aggregation != "token":
-        text = "verl averages the KL penalty and the entropy bonus over all rollouts, and padding"
-        logger.warning("loss_aggregation=%r: %s", objective.loss_aggregation, text)
+        logger.warning(
+            "loss_aggregation=%r: verl averages the KL penalty and the entropy bonus over all "
+            "rollouts of a mini-batch alike, padding included",
+            objective.loss_aggregation,
+        )
 
 
 def check_clipped(objective: Objective) -> None:
@@ -183,7 +210,10 @@ def check_clipped(objective: Objective) -> None:
     for name, plain in (("surrogate", "clip"), ("dual_clip", None), ("sampler_correction", None)):
         value = getattr(objective, name)
         if value != plain:
-            raise ValueError(f"{name}={value!r}: verl has {plain!r} alone")
+            raise ValueError(
+                f"{name}={value!r}: verl does not carry this part of a method's objective; "
+                f"leave it at {plain!r}"
+            )
 
 
 def _description(method: Method) -> Any:
@@ -195,7 +225,8 @@ def _description(method: Method) -> Any:
     except ValueError as error:
         raise ValueError(
             f"method={method.name!r}: a configuration describes slots of this package only "
-            f"({error}); name a class derived from {SAMPLER}, as in sampler='my_module.MySampler'"
+            f"({error}); derive a class from {SAMPLER} with the attribute `method`, and name it: "
+            "configuration(method, sampler='my_module.MySampler')"
         ) from error
     return description
 
@@ -211,12 +242,10 @@ def method_of(options: Mapping[str, Any]) -> Method:
     >>> method_of({"method": "pods", "arguments": {"n": 32, "m": 8}}).selector
     MaxVariance(m=8, baseline='selection')
     """
-    return read_options(options)[0]
+    return read_options(options).method
 
 
-def read_options(
-    options: Mapping[str, Any], method: Method | None = None
-) -> tuple[Method, int, float | None]:
+def read_options(options: Mapping[str, Any], method: Method | None = None) -> Options:
     """What `trainer.v1.sampler.sampler_kwargs` says, checked.
 
     A configuration may come from an unknown hand, so it is data alone: names of this package's
@@ -230,15 +259,6 @@ def read_options(
     method : Method, optional
         That of a sampler class of one's own, in place of the key `method`.
 
-    Returns
-    -------
-    method : Method
-    seed : int
-        Of everything that the method draws.
-    solved : float or None
-        The reward from which a rollout counts as correct where the reward function returns no
-        `acc`. None: 1, and a warning when rewards are other than 0 and 1.
-
     Raises
     ------
     ValueError
@@ -250,8 +270,8 @@ def read_options(
     seed = options.get("seed", 0)
     whole_number("sampler_kwargs.seed", seed, 0)
     solved = options.get("solved")
-    if solved is not None:
-        number("sampler_kwargs.solved", solved)
+    if solved is not None and not is_number(solved):
+        raise ValueError(f"sampler_kwargs.solved={brief(solved)}: a number is needed")
     if method is None:
         named: Any = options.get("method")
         if isinstance(named, Mapping):
@@ -259,10 +279,12 @@ def read_options(
         else:
             method = config.method(named, options.get("arguments"))
     elif options.get("method") is not None:
-        named = brief(options["method"])
-        raise ValueError(f"sampler_kwargs.method={named}: the sampler's class has its own method")
+        raise ValueError(
+            f"sampler_kwargs.method={brief(options['method'])}: the sampler's class has a method "
+            "of its own; leave the key out"
+        )
     check(method)
-    return method, seed, solved
+    return Options(method, seed, solved)
 
 
 def check_configuration(config: Mapping[str, Any], method: Method) -> None:
@@ -288,16 +310,20 @@ def check_configuration(config: Mapping[str, Any], method: Method) -> None:
         listed = isinstance(present, list) and wanted in present  # verl takes several libraries
         if present != wanted and not listed:
             raise ValueError(
-                f"{key}={json.dumps(present, default=str)}: {json.dumps(wanted, default=str)} is "
-                "needed; configuration(method) has all keys"
+                f"{key}={json.dumps(present, default=str)}: the method {method.name!r} needs "
+                f"{json.dumps(wanted, default=str)}; configuration(method) has all its keys"
             )
     refused = dict(REFUSED)
     if not _value(config, "reward.reward_model.enable_resource_pool"):
-        late = "a colocated reward model scores too late; see enable_resource_pool"
-        refused["reward.reward_model.enable"] = late
+        refused["reward.reward_model.enable"] = (
+            "a colocated reward model scores after sampling, too late for a method; use a reward "
+            "function, or reward.reward_model.enable_resource_pool=True"
+        )
     if method.needs & MODEL_PASS:
-        missing = "the method needs a pass of verl's training model before the update"
-        refused["algorithm.rollout_correction.bypass_mode"] = missing
+        refused["algorithm.rollout_correction.bypass_mode"] = (
+            "verl's training model then makes no pass before the update, and the method "
+            f"{method.name!r} needs one"
+        )
     for key, reason in refused.items():
         if _value(config, key):
             raise ValueError(f"{key}=True: set it to False, since {reason}")
@@ -307,5 +333,7 @@ def _value(config: Mapping[str, Any], key: str) -> Any:
     """The value under a dotted key, None where there is none."""
     value: Any = config
     for name in key.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(name)
     return value

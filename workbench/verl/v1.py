@@ -48,7 +48,10 @@ except ImportError:
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5  # between two looks at the queue; a round may have many requests
-ADVICE = "Check `acc` of the reward function, or sampler_kwargs.solved, and workbench/correct."
+ADVICE = (
+    "This step's gradient is zero. Are any rollouts correct? The reward function's `acc` says so, "
+    "or else sampler_kwargs.solved; see the metric workbench/correct."
+)
 
 # Columns that an old response would need of its own, beside its tokens.
 NOT_REPLAYED = ("routed_experts", "teacher_ids", "teacher_logprobs", "multi_modal_inputs")
@@ -88,7 +91,7 @@ class ReplayBuffer(BaseBuffer):
     """verl's sampler, which plays a round of a method for every training step.
 
     `trainer.v1.sampler.sampler_kwargs` has the keys `method` (a paper's name, with its `arguments`,
-    or what `configuration(method)` describes), `seed` and `solved`, see `settings.read_options`.
+    or what `configuration(method)` describes), `seed` and `solved`, see `settings.Options`.
 
     For a method with slots of your own, which a configuration cannot describe, derive a class with
     the method as an attribute, and name that class as the `custom_sampler`:
@@ -108,12 +111,12 @@ class ReplayBuffer(BaseBuffer):
         )
         # Plain dicts and lists, which is what the checks read.
         given = OmegaConf.to_container(sampler_kwargs, resolve=True)
-        method, seed, solved = read_options(given, type(self).method)
+        said = read_options(given, type(self).method)
         # A clone, so that what it learns stays in this trainer, also where the class has the
         # method.
-        self.method = method.clone()
-        self.driver = adapters.Driver(self.method, seed)
-        self.verdict = Verdict(solved, self.method.reads_verdict)
+        self.method = said.method.clone()
+        self.driver = adapters.Driver(self.method, said.seed)
+        self.verdict = Verdict(said.solved, self.method.reads_verdict)
         # verl passes a method of its trainer, which makes the agent loop manager later than this.
         self.trainer = refill_fn.__self__
         config = OmegaConf.to_container(self.trainer.config, resolve=True)
@@ -272,7 +275,9 @@ class QueueRound:
         if missing:
             logger.warning("step %d: %d rollouts did not come back", self.step, missing)
         if not rows:
-            raise RuntimeError(f"step {self.step}: no rollout came back; see the log")
+            raise RuntimeError(
+                f"step {self.step}: no rollout came back; the log has the agent loop's errors"
+            )
         place = dict(zip(names, asked))
         # Rollouts end in any order. In the table those of a problem stand together, in the order of
         # their sessions, so that a run does not depend on which worker was faster.
@@ -290,7 +295,10 @@ class QueueRound:
             fields.append("rollout_log_probs")
         data = tq.kv_batch_get(keys=keys, partition_id=TRAIN, select_fields=fields)
         if buffer.method.replay is not None and not all(map(torch.all, data["response_mask"])):
-            raise ValueError("replay: the responses hold tokens that the model did not write")
+            raise ValueError(
+                "replay: the responses hold tokens that the model did not write, such as those of "
+                "tools, and an old response does not say which they are; use replay=None"
+            )
         response = _ragged(data["responses"], np.int32)
         # As numbers of verl's own single precision, so that sums that differ by its rounding alone
         # are equal.
@@ -396,7 +404,10 @@ class QueueRound:
         for name in NOT_REPLAYED:
             value = fields.get(name)
             if isinstance(value, torch.Tensor) or value:
-                raise ValueError(f"replay: old responses cannot have {name}; use replay=None")
+                raise ValueError(
+                    f"replay: the rows have {name}, which cannot be kept for old responses; use "
+                    "replay=None"
+                )
         if not len(same):
             fields["reward_model"] = {}  # another problem's answer
 
@@ -454,14 +465,20 @@ def _session(key: str) -> int:
     """The number of the rollout within its group; ValueError for a session of several rows."""
     _, session, output = key.split("_")
     if int(output):
-        raise ValueError("agent loop: it returns several rows a session, not one")
+        raise ValueError(
+            "agent loop: it returns several rows a session, which the method's groups cannot tell "
+            "apart"
+        )
     return int(session)
 
 
 def _acc(extra_fields: Any) -> list[Any]:
     """What the reward function said under `acc`, None where it said nothing."""
-    found = map(tensordicts.unwrap_non_tensor_data, extra_fields)
-    return [further.get("reward_extra_info", {}).get("acc") for further in found]
+    found = []
+    for value in extra_fields:
+        further = tensordicts.unwrap_non_tensor_data(value)
+        found.append(further.get("reward_extra_info", {}).get("acc"))
+    return found
 
 
 def _ragged(column: Any, dtype: Any) -> Ragged:
