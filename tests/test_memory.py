@@ -336,6 +336,7 @@ def test_a_local_model():
         (lambda: shape("no/such-model"), "model"),
         (lambda: shape("a b"), "a b"),
         (lambda: from_config({"model_type": "mamba"}), "model_type"),
+        (lambda: from_config({"model_type": "llama"}), "hidden_size"),
         (lambda: estimate(SMALL, lora_rank=-1), "lora_rank"),
         (lambda: estimate(SMALL, max_length=0), "max_length"),
         (lambda: estimate(SMALL, rollouts=-1), "rollouts"),

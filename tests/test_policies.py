@@ -426,11 +426,12 @@ def with_weights(change):
     ],
     ids=["empty", "cut", "pointer", "nan", "infinite", "missing"],
 )
-def test_weights_that_cannot_be_used_are_named_with_their_folder(change, said, tmp_path):
+def test_weights_that_cannot_be_used_are_named_with_their_file(change, said, tmp_path):
     folder = spoil(tmp_path, change)
     with pytest.raises(ValueError, match=f"^model='{folder}.*{said}") as error:
         room.TransformersPolicy.from_pretrained(folder, device="cpu")
     assert "\n" not in str(error.value)
+    assert ("model.safetensors" in str(error.value)) == ("missing" not in said)
 
 
 def test_torch_gets_its_threads_back():

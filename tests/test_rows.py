@@ -56,9 +56,9 @@ THIRD = {"prompt": "3+3=", "answer": "6"}
 @pytest.mark.parametrize(
     ("rows", "named"),
     [
-        ([], "problems"),
-        ("1+1=", "row 0 is '1'"),
-        (ROWS[0], "row 0 is 'prompt'"),
+        ([], "rows"),
+        ("1+1=", "rows='1"),
+        (ROWS[0], "rows="),
         ([ROWS[0], ["1+1=", "2"]], "row 1"),
         ([{"promt": "1+1=", "answer": "2"}], "row 0 .*'prompt'.*mean 'promt'"),
         ([*ROWS, {"prompt": "3+3="}], "row 2 .*'answer'"),

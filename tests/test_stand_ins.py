@@ -639,6 +639,11 @@ def test_unsloth_loads_a_revision_from_its_snapshot(unsloth, monkeypatch):
     assert policy.name == "owner/name"
 
 
+def test_a_directory_has_no_revision():
+    with pytest.raises(ValueError, match="is a local directory and has no revisions"):
+        checks.local_snapshot(MODEL, "v2")
+
+
 def test_after_sampling_by_unsloth_nothing_runs_in_training_mode(unsloth):
     policy = unsloth.from_pretrained(
         MODEL, lora_rank=4, device="cpu", max_length=128, fast_inference=False

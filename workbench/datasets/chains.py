@@ -16,9 +16,11 @@ how many are out of reach.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,14 +68,13 @@ class Facts:
     @classmethod
     def read(cls, path: Any) -> Facts:
         """Read a table with one row a fact: units, sign, operand, error_rate, wrong_by."""
-        import pandas as pd
-
-        table = pd.read_csv(path, float_precision="round_trip")
-        fact = table["units"], table["sign"].map("+-".index), table["operand"]
         error_rate = np.zeros((10, 2, 10))
-        error_rate[fact] = table["error_rate"]
         wrong_by = np.zeros((10, 2, 10), dtype=np.int64)
-        wrong_by[fact] = table["wrong_by"]
+        with Path(path).open(newline="") as file:
+            for row in csv.DictReader(file):
+                fact = int(row["units"]), "+-".index(row["sign"]), int(row["operand"])
+                error_rate[fact] = float(row["error_rate"])
+                wrong_by[fact] = int(row["wrong_by"])
         return cls(error_rate, wrong_by)
 
     def success_rate(self, prompt: str) -> float:

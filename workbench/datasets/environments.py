@@ -101,6 +101,8 @@ def environment(
         raise ValueError(f"n=None: environment {name!r} has no end; say how many problems to take")
     else:
         found = list(taskset.take(n + held_out))
+    if not found:
+        raise ValueError(f"environment {name!r}: it has no tasks")
     _check_single_turn(name, taskset, found[0])
 
     # Tasks that are the same in everything are one problem.
@@ -127,6 +129,8 @@ def _taskset(name: str, options: Mapping[str, Any]) -> Any:
     """The taskset of that name, with its options."""
     import verifiers.v1 as vf
 
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"name={brief(name)}: the name of an installed environment is needed")
     try:
         kind = vf.taskset_config_type(name)
         several = not issubclass(vf.environment_class(name), vf.SingleAgentEnv)
@@ -272,8 +276,12 @@ def _trace(task: Any, response: str) -> Any:
         messages.insert(0, vf.SystemMessage(content=task.data.system_prompt))
     messages.append(vf.AssistantMessage(content=response))
     nodes = [
-        vf.MessageNode(parent=i - 1 if i else None, message=each, sampled=each is messages[-1])
-        for i, each in enumerate(messages)
+        vf.MessageNode(
+            parent=number - 1 if number else None,
+            message=message,
+            sampled=number == len(messages) - 1,
+        )
+        for number, message in enumerate(messages)
     ]
     return vf.Trace(
         task=vf.TraceTask(type=type(task).__name__, data=task.data),

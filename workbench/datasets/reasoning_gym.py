@@ -4,7 +4,7 @@ from typing import Any
 
 from workbench.policies.checks import check_packages
 from workbench.pools import MOST_PROBLEMS, SPLITS, Pool, Problem, digest_of, split_of
-from workbench.utils.validation import one_of, whole_number
+from workbench.utils.validation import instance_of, one_of, whole_number
 
 BETWEEN_SEEDS = 10**8  # more than there are draws of one pool
 
@@ -38,6 +38,7 @@ def reasoning_gym(
     """
     whole_number("n", n, 1, MOST_PROBLEMS)
     one_of("split", split, SPLITS)
+    instance_of("instruction", instruction, str, "'\\nGive the answer alone.'")
     check_packages("reasoning_gym")
     import reasoning_gym as gym
 

@@ -92,6 +92,8 @@ def from_rows(
         _problem(row, columns, template, f"row {number}")
         for number, row in enumerate(_listed_rows(rows))
     ]
+    if not all_rows:
+        raise ValueError("rows=[]: at least one row is needed")
     made = _distinct(all_rows, repeated)
     _check_usable(made, verifier, lambda each: f"row {all_rows.index(each)}")
     # Without a configuration: a manifest cannot make the caller's rows again.
@@ -180,7 +182,10 @@ def _of_json_lines(path: Path) -> list[Any]:
 
 
 def _of_json(path: Path) -> list[Any]:
-    return list(json.loads(path.read_text(ENCODING), parse_float=_decimal))
+    rows = json.loads(path.read_text(ENCODING), parse_float=_decimal)
+    if not isinstance(rows, list):
+        raise ValueError("a list of objects is needed; JSON lines belong in a .jsonl file")
+    return rows
 
 
 def csv_rows(path: Path) -> list[dict[str, str]]:
@@ -228,6 +233,11 @@ def _listed_rows(rows: Any) -> list[Any]:
     if isinstance(rows, pd.DataFrame):
         _check_columns(list(rows.columns))
         return rows.to_dict("records")
+    if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
+        raise ValueError(
+            f"rows={brief(rows)}: a list of dicts is needed, such as "
+            "[{'prompt': '1+1=', 'answer': '2'}]"
+        )
     return list(rows)
 
 
@@ -338,7 +348,9 @@ def _check_usable(
         # The verifier that most answers fit.
         ((form, _),) = Counter(forms).most_common(1)
         other = f"verifier=verifiers.{form}(), which fits them"
-        if form in ("words", name):
+        if form == name == "Choice":
+            other = "verifier=verifiers.Choice(letters=...) with the letters of all options"
+        elif form in ("words", name):
             other = "another verifier, which may be your own (docs/guides/own-verifier.md)"
         first, said = next(iter(unusable.items()))
         raise ValueError(

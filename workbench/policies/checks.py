@@ -135,17 +135,15 @@ def check_template(template: Any, tokenizer: Any = None) -> None:
             )
     elif tokenizer:
         try:
-            in_template(template, tokenizer, "1+1")
+            in_chat(tokenizer, "1+1")
         except Exception as error:  # Jinja's own, or whatever a template raises
             raise ValueError(
                 f"template='chat': the tokenizer's chat template fails ({cause_of(error)})"
             ) from None
 
 
-def in_template(template: str, tokenizer: Any, prompt: str) -> str:
-    """A prompt inside a template; transformers runs that of a chat in a sandbox."""
-    if template != "chat":
-        return template.format(prompt=prompt)
+def in_chat(tokenizer: Any, prompt: str) -> str:
+    """A prompt inside the tokenizer's chat template, which transformers runs in a sandbox."""
     return tokenizer.apply_chat_template(
         [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
     )
@@ -385,6 +383,8 @@ def local_snapshot(path: Any, revision: str | None) -> str:
     """
     if revision is None:
         return str(path)
+    if Path(path).exists():
+        raise ValueError(f"revision={revision!r}: {path} is a local directory and has no revisions")
     from huggingface_hub import snapshot_download
 
     with quiet():

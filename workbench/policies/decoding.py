@@ -193,8 +193,13 @@ class Request:
 
     def take(self, rows: np.ndarray) -> Request:
         """The same for some of the responses."""
-        columns = ("owner", "uniforms", "room", "rows")
-        return replace(self, **{name: getattr(self, name)[rows] for name in columns})
+        return replace(
+            self,
+            owner=self.owner[rows],
+            uniforms=self.uniforms[rows],
+            room=self.room[rows],
+            rows=self.rows[rows],
+        )
 
     def ends(
         self,

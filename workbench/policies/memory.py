@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.utils.names import OPTIMIZER_BITS
-from workbench.utils.validation import one_of, whole_number
+from workbench.utils.validation import one_of, positive_number, whole_number
 
 GB = 1e9  # bytes
 SHARE = 0.9  # of a device's memory that an estimate may fill
@@ -153,24 +153,27 @@ def from_config(config: dict[str, Any]) -> Shape:
     if family not in FAMILIES:
         raise ValueError(f"model_type={family!r}: sizes are known for {', '.join(FAMILIES)}")
     bias = bool(config.get("attention_bias", False))
-    width, heads = config["hidden_size"], config["num_attention_heads"]
-    return Shape(
-        width,
-        config["num_hidden_layers"],
-        heads,
-        # Older configurations leave these two out, or have null: every query head then has keys
-        # of its own, and the heads divide the width.
-        config.get("num_key_value_heads") or heads,
-        config.get("head_dim") or width // heads,
-        config["intermediate_size"],
-        config["vocab_size"],
-        tied=bool(config.get("tie_word_embeddings", False)),
-        # Qwen2 always has these biases, and no key in its configuration says so.
-        qkv_bias=family == "qwen2" or bias,
-        out_bias=family in ("llama", "qwen3") and bias,
-        mlp_bias=bool(config.get("mlp_bias", False)),
-        head_norms=family == "qwen3",
-    )
+    try:
+        width, heads = config["hidden_size"], config["num_attention_heads"]
+        return Shape(
+            width,
+            config["num_hidden_layers"],
+            heads,
+            # Older configurations leave these two out, or have null: every query head then has keys
+            # of its own, and the heads divide the width.
+            config.get("num_key_value_heads") or heads,
+            config.get("head_dim") or width // heads,
+            config["intermediate_size"],
+            config["vocab_size"],
+            tied=bool(config.get("tie_word_embeddings", False)),
+            # Qwen2 always has these biases, and no key in its configuration says so.
+            qkv_bias=family == "qwen2" or bias,
+            out_bias=family in ("llama", "qwen3") and bias,
+            mlp_bias=bool(config.get("mlp_bias", False)),
+            head_norms=family == "qwen3",
+        )
+    except KeyError as error:
+        raise ValueError(f"config: {error} is missing") from None
 
 
 def estimate(
@@ -260,6 +263,8 @@ def estimate(
             "load_in_4bit=True, lora_rank=0: quantised weights cannot be trained; give a rank "
             "above 0"
         )
+    if sampler_bytes is not None:
+        positive_number("sampler_bytes", sampler_bytes)
     one_of("optimizer_bits", optimizer_bits, OPTIMIZER_BITS)
     each = BYTES[dtype]
     computed = 2 if autocast else each

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from workbench.policies import Plan, Sampling, checks
@@ -159,7 +159,7 @@ class TransformersPolicy(TrainableModel):
         ------
         ValueError
             For what does not fit the model, and for weights that cannot be read, are missing or not
-            finite.
+            finite, with their file.
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         one_of("dtype", dtype, BYTES)
@@ -350,7 +350,12 @@ class TransformersPolicy(TrainableModel):
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
         """Token ids of each prompt inside the template."""
         is_chat = self.template == "chat"
-        texts = [checks.in_template(self.template, self.tokenizer, each) for each in prompts]
+        texts = [
+            checks.in_chat(self.tokenizer, prompt)
+            if is_chat
+            else self.template.format(prompt=prompt)
+            for prompt in prompts
+        ]
         # A chat template writes special tokens itself, and any other may begin with the one that
         # the tokenizer puts in front.
         rows = self.tokenizer(texts, add_special_tokens=not is_chat)["input_ids"]
@@ -524,7 +529,7 @@ def _load(path: Any, config: Any, revision: str | None, dtype: str) -> Any:
                 output_loading_info=True,
             )
     except (SafetensorError, RuntimeError) as error:
-        raise ValueError(f"model={str(path)!r}: {cause_of(error)}") from error
+        raise ValueError(f"model={str(_file(path))!r}: {cause_of(error)}") from error
     lacks = [f"the weight {name} is missing" for name in sorted(told["missing_keys"])]
     for name, weight in model.named_parameters():
         # A sum is finite only where all numbers are. Numbers of 8 bits have no sum.
@@ -532,8 +537,20 @@ def _load(path: Any, config: Any, revision: str | None, dtype: str) -> Any:
         if sums and not weight.detach().sum(dtype=torch.float32).isfinite():
             lacks.append(f"the weight {name} is not finite")
     if lacks:
-        raise ValueError(f"model={str(path)!r}: {lacks[0]}")
+        raise ValueError(f"model={str(_file(path, lacks[0].split()[2]))!r}: {lacks[0]}")
     return model
+
+
+def _file(path: Any, weight: str = "") -> Any:
+    """The file of a model's directory that holds a weight, or that cannot be read; else `path`."""
+    for file in sorted(Path(path).glob("*.safetensors")):
+        try:
+            with safe_open(file, "pt") as opened:
+                if weight in opened.keys():
+                    return file
+        except SafetensorError:
+            return file
+    return path
 
 
 def _with_lora(model: Any, lora: Mapping[str, Any]) -> Any:
@@ -559,7 +576,8 @@ def _not_adapted(model: Any) -> list[str]:
         "out_proj" for each in model.modules() if hasattr(each, "A_log") and hasattr(each, "D")
     }
     for name, each in model.named_modules():
-        is_of_family = type(each).__module__.startswith("transformers.models")
-        if is_of_family and isinstance(each, torch.nn.Linear):
+        if isinstance(each, torch.nn.Linear) and type(each).__module__.startswith(
+            "transformers.models"
+        ):
             names.add(name.rpartition(".")[2])
     return sorted(names)
