@@ -8,7 +8,7 @@ from written_records import write
 
 import workbench as wb
 from papers import cbs
-from papers.correlations import score_correlations
+from workbench.analysis.correlations import score_correlations
 from workbench.analysis.intervals import holm
 from workbench.analysis.runs import load_all
 from workbench.config import rebuild
@@ -392,6 +392,11 @@ class TestScoreCorrelations:
         assert found.columns.tolist() == list(FEATURES)
         assert found["age"].notna().all()
         assert found.abs().max().max() <= 1
+        ax = wb.plots.correlations([record], windows=2)
+        shown = [float(text.get_text()) for text in ax.texts]
+        values = found.to_numpy()  # where a feature is constant there is none
+        assert shown == pytest.approx(values[np.isfinite(values)], abs=0.0051)
+        assert ax.get_title("left").startswith("Correlation of score and feature")
 
     def test_bad_arguments(self):
         import pandas as pd

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from written_records import write
 
 import workbench as wb
-from papers import correlations, difficulty, knapsack, tuned
-from papers.difficulty import CLASSES, classify, transition_matrix
+from papers import knapsack, measures, tuned
+from workbench.analysis import correlations, difficulty
+from workbench.analysis.difficulty import CLASSES, classify, transition_matrix
 from workbench.analysis.runs import load_all
 
 ROOT = Path(__file__).parent.parent
@@ -101,11 +102,11 @@ class TestVisits:
 
     def test_unsolved_shares_read_as_many_rollouts_of_every_visit(self):
         """SAVING has two rollouts of a in round 2, so two are read everywhere."""
-        even, saving = difficulty.unsolved_shares([EVEN, SAVING])
+        even, saving = measures.unsolved_shares([EVEN, SAVING])
         assert even == saving == 0.5, "b in both rounds: its right rollout is the fourth"
         late = frame(("b", 2, "0001"))
         short = frame(("b", 2, "000"))
-        assert difficulty.unsolved_shares([late, short]) == [1, 1]
+        assert measures.unsolved_shares([late, short]) == [1, 1]
 
     def test_sampling_until_the_first_success_does_not_look_like_solving_more(self):
         """Every rollout of both runs is right with the same chance; one run stops at a success."""
@@ -120,13 +121,13 @@ class TestVisits:
                     end = next((n for n in (8, 10, 12, 14) if "1" in text[:n]), 16)
                     text = text[:end]
                 texts[name].append((f"p{number}", 1, text))
-        shares = difficulty.unsolved_shares([frame(*rows) for rows in texts.values()])
+        shares = measures.unsolved_shares([frame(*rows) for rows in texts.values()])
         # Each is .9 ** 8 = .43 with a standard error of .008.
         assert shares == pytest.approx([0.9**8, 0.9**8], abs=0.03)
 
     def test_runs_without_a_common_visit_are_refused(self):
         with pytest.raises(ValueError, match="no visit in common"):
-            difficulty.unsolved_shares([frame(("a", 1, "0")), frame(("b", 1, "0"))])
+            measures.unsolved_shares([frame(("a", 1, "0")), frame(("b", 1, "0"))])
 
 
 class TestWhereProblemsEnd:
@@ -379,6 +380,12 @@ def test_a_real_run(tmp_path):
     )
     list(run.rounds(4, progress=False))
     frames = difficulty.outcomes(load_all(tmp_path))
+    [ax] = wb.plots.transitions([run.record])
+    drawn = np.reshape([float(text.get_text()) for text in ax.texts], (5, 5))
+    matrix = difficulty.transitions(frames)["knapsack"].to_numpy()
+    assert drawn == pytest.approx(100 * matrix, abs=0.5)
+    assert set(matrix.sum(axis=1).round(9)) <= {0.0, 1.0}
+    plt.close("all")
     table = knapsack.final(frames)
     assert table.loc[("knapsack", 0), list(CLASSES)].sum() == pytest.approx(1)
     spent = knapsack.spending(frames["knapsack"][0])

@@ -339,7 +339,7 @@ class TestStyle:
     def test_numbers_in_cells_keep_their_colour_on_a_dark_page(self, tmp_path):
         """The cells do, so that ink on a light one must not become white."""
         table = pd.DataFrame({"a": [0.0, 1.0]}, index=["light", "dark"])
-        plots.save({"map": papers.heatmap(table)}, tmp_path)
+        plots.save({"map": plots.heatmap(table)}, tmp_path)
         text = (tmp_path / "map.svg").read_text()
         styles = re.findall(r'<text style="([^"]*)"[^>]*>[01]\.00<', text)
         assert len(styles) == 2
@@ -423,7 +423,7 @@ class TestNamesOfStrangers:
             papers.trajectories({label: pd.Series([0.0, 1.0])}),
             papers.counts({label: np.array([1, 2])}),
             papers.relation(table.assign(by=[label, "b"]), "mean", "half", "by"),
-            papers.heatmap(parts),
+            plots.heatmap(parts),
             papers.gains({label: table})[0],
             papers.sampled_and_trained(spent),
             plots.by_level(parts.set_axis([1, 2])),

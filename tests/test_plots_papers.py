@@ -260,12 +260,12 @@ class TestDistributions:
 
     def test_heatmap_leaves_nan_empty(self):
         table = pd.DataFrame([[1.0, np.nan], [0.5, -0.25]], index=["x", "y"], columns=["p", "q"])
-        ax = papers.heatmap(table, diverging=True)
+        ax = plots.heatmap(table, diverging=True)
         assert [text.get_text() for text in ax.texts] == ["1.00", "0.50", "-0.25"]
 
     def test_transitions_are_percent_of_a_row_on_one_scale(self):
         table = pd.DataFrame(np.eye(5))
-        axes = papers.transitions({"grpo": table, "knapsack": 0.5 * table, "equal": table})
+        axes = plots.transitions({"grpo": table, "knapsack": 0.5 * table, "equal": table})
         assert [ax.get_title("left") for ax in axes] == ["grpo", "knapsack", "equal"]
         assert axes[1].texts[0].get_text() == "50"
         assert {ax.collections[0].get_clim() for ax in axes} == {(0, 100)}

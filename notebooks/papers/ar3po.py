@@ -14,7 +14,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from papers import tuned
-from papers.difficulty import visits
 from papers.gradients import sampled_groups, update_direction
 from papers.plots import curve_panels, sweep
 from papers.published_claims import DAPO_FLAT
@@ -23,6 +22,7 @@ from papers.tuned import RecordedTrial, Shelf, claims_of_paper
 from papers.verdicts import Claim, Finding
 from workbench.analysis.comparisons import at_budget
 from workbench.analysis.curves import Curve
+from workbench.analysis.difficulty import visits
 from workbench.analysis.intervals import Measurement, mean_interval
 from workbench.labs import Lab, shipped
 from workbench.methods import ar3po

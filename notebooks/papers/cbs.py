@@ -18,7 +18,6 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 from papers.bandits import Bandit, regret
-from papers.correlations import score_correlations
 from papers.gradients import sampled_groups
 from papers.measures import accuracy
 from papers.plots import bands, panels, sweep
@@ -27,6 +26,7 @@ from papers.times import update_time
 from papers.tuned import NO_TUNED_RUN, Shelf, claims_of_paper, recorded
 from papers.verdicts import Claim, Finding
 from workbench.analysis.comparisons import at_budget
+from workbench.analysis.correlations import score_correlations
 from workbench.analysis.curves import Curve, read
 from workbench.analysis.intervals import Measurement, holm, mean_interval
 from workbench.analysis.runs import arms, by_seed

@@ -2,7 +2,7 @@
 what becomes of the problems, and how evenly the rollouts can be dealt out to workers.
 
 A frame is a record's rollouts with the columns problem, round and correct; a visit is one problem
-in one round, see `papers.difficulty`.
+in one round, see `workbench.analysis.difficulty`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from papers import claims, difficulty
-from papers.difficulty import CLASSES, Frames, classify
+from papers import claims
 from papers.measures import Measure, accuracy, difference
 from papers.plots import curve_panels, sweep_panels
 from papers.tables import accuracy_gain, column_means, over_seeds, paired, seed_means
 from papers.tuned import NO_TUNED_RUN, Shelf, claims_of_paper, recorded
 from papers.verdicts import Claim, Finding
+from workbench.analysis import difficulty
 from workbench.analysis.cost import CostModel
+from workbench.analysis.difficulty import CLASSES, Frames, classify
 from workbench.analysis.intervals import Measurement, mean_interval
 from workbench.analysis.runs import arms
 from workbench.labs import shipped

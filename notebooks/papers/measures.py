@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from papers import difficulty
-from papers.difficulty import unsolved_shares
 from papers.standings import common_target
 from papers.times import OwnPrice, update_time
+from workbench.analysis import difficulty
 from workbench.analysis.cost import MACHINES
 from workbench.analysis.curves import Curve, Unit, common_budget, each, read
 from workbench.analysis.intervals import LEVEL, Measurement
@@ -42,6 +41,7 @@ __all__ = [
     "to_target",
     "unsolved_at_equal_numbers",
     "unsolved_at_last_visit",
+    "unsolved_shares",
 ]
 
 Runs = Mapping[str, Sequence[Record]]
@@ -383,6 +383,38 @@ def unsolved_at_equal_numbers(*, arm: Labels, baseline: Labels, from_epoch: int 
         return BySeed(values, "percent")
 
     return Measure(arm, baseline, of_pair)
+
+
+def unsolved_shares(frames: Sequence[pd.DataFrame]) -> list[float]:
+    """Share of visits without a right rollout, of several runs at equal numbers of rollouts.
+
+    As many rollouts are read of every visit as the shortest visit of any run has. With a number of
+    its own for each visit, a run that samples until the first success would seem to solve more: its
+    short visits are those that ended with one.
+
+    Parameters
+    ----------
+    frames : list of DataFrame
+        Rollouts of runs that share their problem order. Visits (problem and round) that all have
+        are read.
+
+    Returns
+    -------
+    list of float, one a frame
+    """
+    keys = ["problem", "round"]
+    sizes = [frame.groupby(keys).size() for frame in frames]
+    common = pd.concat(sizes, axis=1, join="inner")
+    if common.empty:
+        raise ValueError("the runs have no visit in common: they drew other problems")
+    fewest = common.min(axis=None)
+    shares = []
+    for frame in frames:
+        there = frame.set_index(keys).index.isin(common.index)
+        part = frame[there]
+        part = part[part.groupby(keys).cumcount() < fewest]
+        shares.append(float((~part.groupby(keys)["correct"].any()).mean()))
+    return shares
 
 
 def _averaged(parts: Sequence[BySeed], level: float) -> Measurement:

@@ -8,17 +8,14 @@ title, xlabel, ylabel and legend.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from papers.verdicts import kind as verdict_kind
@@ -36,13 +33,13 @@ from workbench.plots.curves import (
     learning_curve,
     mean_and_half,
 )
+from workbench.plots.maps import heatmap
 from workbench.plots.style import (
     GRID,
     INK,
     MARKERS,
     NAMED,
     PALETTE,
-    PAPER,
     SOFT,
     WIDTH,
     Look,
@@ -68,10 +65,6 @@ from workbench.plots.tables import (
 )
 from workbench.plots.tables import prices as plain_prices
 from workbench.utils.validation import one_of
-
-USUAL_NAME = 14  # letters of a row or column of a heat map
-# Ink and paper that a dark page leaves as they are, for text on a part that keeps its colour.
-FIXED = {INK: "#272727", PAPER: "#fefefe"}
 
 __all__ = [
     "bands",
@@ -582,7 +575,7 @@ def correlation_maps(
     Parameters
     ----------
     mean, deviation : DataFrame (settings or windows x features)
-        As `cbs.correlation_spread` or `cbs.correlations` gives them.
+        As `cbs.correlation_spread` or `analysis.correlations` gives them.
     spread : DataFrame (features), or dict from name to such, optional
         Of `cbs.correlation_spread`: the spread between settings divided by the spread that seeds
         alone would give. It stands below, a row for each; about 1 says that settings do not matter.
@@ -974,123 +967,6 @@ def resolution(
         ax.set_xticks(sorted({n for table in tables.values() for n in table.index}))
         ax.set_ylim(0, None)
     return ax
-
-
-def transitions(tables: Mapping[str, pd.DataFrame], *, title: str | None = None) -> np.ndarray:
-    """Transition matrices side by side, on one colour scale.
-
-    Parameters
-    ----------
-    tables : dict from panel title to a DataFrame (5 x 5)
-        As `difficulty.transitions` gives them: as allocated, at equal numbers, of several methods.
-        Two in a row.
-    title : str, optional
-
-    Returns
-    -------
-    array of Axes, one a table
-
-    References
-    ----------
-    Knapsack RL (arXiv 2509.25849), figure 6.
-    """
-    rows = -(-len(tables) // 2)
-    columns = min(len(tables), 2)
-    with style():
-        size = (WIDTH, 0.8 + 2.7 * rows)
-        figure, axes = plt.subplots(
-            rows, columns, figsize=size, layout="constrained", squeeze=False
-        )
-        for number, (ax, (name, table)) in enumerate(zip(axes.flat, tables.items())):
-            heatmap(100 * table, largest=100, digits=0, bar=False, ax=ax)
-            ax.set_title(plain(name), size="small")
-            # The names of the classes stand at the outer edges only.
-            if number % columns:
-                ax.set_yticklabels([])
-            if number + columns < len(tables):
-                ax.set_xticklabels([])
-        used, empty = np.split(axes.ravel(), [len(tables)])
-        # An odd number of tables leaves the last place of the grid empty.
-        for ax in empty:
-            ax.set_axis_off()
-        # One bar for all panels, which is possible since all of them end at 100 %.
-        cells = used[0].collections[0]
-        figure.colorbar(cells, ax=list(used), label="% of the row's problems", shrink=0.8)
-        figure.supylabel("at the first visit", size="medium")
-        figure.supxlabel("at the last visit", size="medium")
-        heading(figure, title)
-    return used
-
-
-def heatmap(
-    table: pd.DataFrame,
-    *,
-    diverging: bool = False,
-    largest: float | None = None,
-    digits: int = 2,
-    title: str | None = None,
-    xlabel: str | None = None,
-    ylabel: str | None = None,
-    label: str | None = None,
-    bar: bool = True,
-    ax: Axes | None = None,
-) -> Axes:
-    """A table as coloured, numbered cells, empty where it is NaN.
-
-    Parameters
-    ----------
-    table : DataFrame
-    diverging : bool
-        A scale around 0, from -1 to 1, for correlations. Otherwise from 0 to `largest`.
-    largest : float, optional
-        None for the table's own largest value.
-    digits : int
-        Decimals of the numbers.
-    title, xlabel, ylabel : str, optional
-    label : str, optional
-        Of the colour bar.
-    bar : bool
-        Whether there is one.
-    ax : Axes, optional
-    """
-    rows, columns = table.shape
-    table = table.astype(float).rename(index=plain, columns=plain)
-    # Names longer than the usual ones take room of their own; those of columns are tilted.
-    tall = max(0, max(len(name) for name in table.columns) - USUAL_NAME)
-    wide = max(0, max(len(name) for name in table.index) - USUAL_NAME)
-    with style():
-        # The figure grows with its rows and columns, so that the numbers in the cells stay
-        # readable.
-        width = min(WIDTH, 2.6 + 0.62 * columns + 0.08 * wide)
-        ax = ax or new_axes(1.4 + 0.34 * rows + 0.05 * tall, width)
-        ax.grid(visible=False)
-        sns.heatmap(
-            table,
-            annot=True,
-            fmt=f".{digits}f",
-            linewidths=0.5,
-            linecolor="white",
-            ax=ax,
-            annot_kws={"size": 7.5},
-            cbar=bar,
-            cbar_kws={"label": label or ""} if bar else None,
-            cmap="vlag" if diverging else "Blues",
-            vmin=-1 if diverging else 0,
-            vmax=1 if diverging else largest,
-        )
-        keep_colours(ax.texts)
-        ax.tick_params(length=0)
-        plt.setp(ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
-        plt.setp(ax.get_yticklabels(), rotation=0)
-        finish(ax, title=title, xlabel=xlabel or "", ylabel=ylabel or "", legend=None)
-    return ax
-
-
-def keep_colours(texts: Iterable[Text]) -> None:
-    """Let texts keep their colour on a dark page, as the cells that they stand in do."""
-    for text in texts:
-        colour = to_hex(text.get_color())
-        text.set_color(FIXED.get(colour, colour))
 
 
 def leaderboard(

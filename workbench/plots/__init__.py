@@ -1,5 +1,5 @@
-"""Figures, one function each: of runs (`curves`) and of tables (`tables`), in one house style
-(`style`).
+"""Figures, one function each: of runs (`curves`), of tables (`tables`), and tables as coloured
+cells (`maps`), in one house style (`style`).
 """
 
 from workbench.plots.curves import accuracy_by_level as accuracy_by_level
@@ -10,6 +10,9 @@ from workbench.plots.curves import overview as overview
 from workbench.plots.curves import sampled_and_greedy as sampled_and_greedy
 from workbench.plots.curves import watch as watch
 from workbench.plots.curves import zero_gradient as zero_gradient
+from workbench.plots.maps import correlations as correlations
+from workbench.plots.maps import heatmap as heatmap
+from workbench.plots.maps import transitions as transitions
 from workbench.plots.style import heading as heading
 from workbench.plots.style import save as save
 from workbench.plots.style import style as style

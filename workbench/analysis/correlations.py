@@ -1,7 +1,7 @@
 """What the scores of a scheduler go along with: Pearson's correlations with every feature.
 
 A frame is `Record.rollouts()` of a run with a `Scheduler`, with the columns round, age, score and
-feature_*. `papers.plots.heatmap` draws the tables.
+feature_*. `plots.correlations` draws them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import pandas as pd
 
 from workbench.analysis.runs import one_setting
 from workbench.utils.validation import whole_number
-
-__all__ = ["correlations", "score_correlations"]
 
 
 def score_correlations(frame: pd.DataFrame, windows: int | Sequence[int] = 5) -> pd.DataFrame:

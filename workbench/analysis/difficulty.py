@@ -30,20 +30,6 @@ from workbench.analysis.runs import arms
 from workbench.records import Record
 from workbench.utils.validation import one_of
 
-__all__ = [
-    "CLASSES",
-    "classify",
-    "common_rounds",
-    "fresh_rollouts",
-    "last_rates",
-    "outcomes",
-    "transition_matrix",
-    "transitions",
-    "unsolved_shares",
-    "visit_rates",
-    "visits",
-]
-
 CLASSES = ("extremely-hard", "hard", "medium", "easy", "extremely-easy")
 OUTCOME_COLUMNS = ("problem", "round", "correct")
 
@@ -309,35 +295,3 @@ def _fewest(frames: Sequence[pd.DataFrame]) -> pd.Series:
     sizes = [visits(frame)["rollouts"].groupby("problem").last() for frame in frames]
     # min passes over NaN: a label that never drew a problem does not limit the others on it.
     return pd.concat(sizes, axis=1).min(axis=1)
-
-
-def unsolved_shares(frames: Sequence[pd.DataFrame]) -> list[float]:
-    """Share of visits without a right rollout, of several runs at equal numbers of rollouts.
-
-    As many rollouts are read of every visit as the shortest visit of any run has. With a number of
-    its own for each visit, a run that samples until the first success would seem to solve more: its
-    short visits are those that ended with one.
-
-    Parameters
-    ----------
-    frames : list of DataFrame
-        Rollouts of runs that share their problem order. Visits (problem and round) that all have
-        are read.
-
-    Returns
-    -------
-    list of float, one a frame
-    """
-    keys = ["problem", "round"]
-    sizes = [frame.groupby(keys).size() for frame in frames]
-    common = pd.concat(sizes, axis=1, join="inner")
-    if common.empty:
-        raise ValueError("the runs have no visit in common: they drew other problems")
-    fewest = common.min(axis=None)
-    shares = []
-    for frame in frames:
-        there = frame.set_index(keys).index.isin(common.index)
-        part = frame[there]
-        part = part[part.groupby(keys).cumcount() < fewest]
-        shares.append(float((~part.groupby(keys)["correct"].any()).mean()))
-    return shares
