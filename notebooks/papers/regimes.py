@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from papers import ladder
@@ -564,6 +565,10 @@ def recomputed(place: Path, against: str) -> pd.DataFrame:
     recorded = recorded_table(place, "arms")
     compared = recorded[recorded["ratio"].notna()]
     runs = {label: by_seed(group) for label, group in load_all(place).items()}
+    # Of the tuning only its error is left; older trials did not count it.
+    errors = {}
+    if "tuning_error" in compared:
+        errors = np.log1p(compared.set_index("arm")["tuning_error"]).to_dict()
     found = answer.answers(
         {label: runs[label] for label in compared["arm"]},
         runs[against],
@@ -571,6 +576,7 @@ def recomputed(place: Path, against: str) -> pd.DataFrame:
         measure=compared["measure"].iloc[0],
         baseline=against,
         looks=(int(compared["seeds"].max()),),
+        errors=errors,
     )
     return answer.table(found).set_index("arm")
 

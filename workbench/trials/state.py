@@ -368,6 +368,8 @@ class TrialState:
         rows["rate_low"] = [tuned.low for tuned in of_rows]
         rows["rate_high"] = [tuned.high for tuned in of_rows]
         rows["mini_batches"] = [tuned.best.mini_batches for tuned in of_rows]
+        of_baseline = [self.tunings[self.settings.baseline] for _ in of_rows]
+        rows["baseline_mini_batches"] = [tuned.best.mini_batches for tuned in of_baseline]
         rows["at_edge"] = [tuned.at_edge for tuned in of_rows]
         rows["collapsed"] = [tuned.collapsed for tuned in of_rows]
         rows = rows[~rows["arm"].isin(self.excluded)]
