@@ -2,7 +2,8 @@
 
 A condition is the tiny lab under stress (`Lab.stressed`). For each one a trial (`workbench.trial`)
 tunes every arm again, to the rollouts that it needs to what the tuned baseline reaches in three
-fifths of its rounds, and gives it five fresh seeds. The plain lab is a condition like the others,
+fifths of its rounds, on four seeds, and gives it eight fresh ones. The plain lab is a condition
+like the others,
 so that what an arm loses is told by pairs of runs with the same seed, each at its own best rate.
 
 In the folder `notebooks`, `python -m papers.stress plain missed-10 lag-4` makes the runs of three
@@ -38,7 +39,8 @@ from workbench.utils.labels import LOGS
 __all__ = ["CONDITIONS", "LONG_ROUNDS", "Condition", "panel", "probes"]
 
 ROUNDS = 60
-SEEDS = 5
+SEEDS = 8
+TUNING_SEEDS = 4
 BASELINE = "grpo"
 LONG_ROUNDS = 400
 LONG_SEEDS = 5
@@ -48,16 +50,21 @@ EVALS = ("level", "seconds")
 
 
 def panel() -> dict[str, Method]:
-    """GRPO, the five papers' methods, DAPO and PKPO; AR3PO is the leaderboard's best as well."""
+    """GRPO, the five papers' methods and PKPO, each with two optimizer steps a round.
+
+    PKPO stands here with the 8 rollouts of the others and with its own 16, and GRPO with 16 is the
+    control of the latter.
+    """
     return {
         BASELINE: methods.grpo(),
+        "grpo-16": methods.grpo(16),
         "pods": methods.pods(32, 8),
         "ar3po": methods.ar3po(),
         "knapsack": methods.knapsack(),
         "aero": methods.aero(),
         "cbs": methods.cbs(),
-        "dapo": methods.dapo(),
-        "pkpo": methods.pkpo(),
+        "pkpo": methods.pkpo(8),
+        "pkpo-16": methods.pkpo(16),
     }
 
 
@@ -116,7 +123,7 @@ class Condition:
             out=out,
             rounds=ROUNDS,
             seeds=SEEDS,
-            tuning_seeds=1,
+            tuning_seeds=TUNING_SEEDS,
             evaluate_every=10,
             columns="outcomes",
             **options,
