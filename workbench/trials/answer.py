@@ -382,6 +382,8 @@ def verdict_text(verdict: str, low: float, high: float) -> str:
     """A verdict that is final, on a ratio with such an interval, in words."""
     if verdict == "alike":
         return f"alike, within {100 * BAND:.3g} %"
+    if verdict == "open" and np.isnan([low, high]).all():
+        return "without any spread over runs no error is known"
     if verdict == "open":
         # An interval without an end says that too few runs reached it, not that arms are alike.
         has_ends = low > 0 and high < np.inf
