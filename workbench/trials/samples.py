@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.datasets.rows import KINDS
+from workbench.utils.groups import is_same, precision_of
 from workbench.utils.validation import (
     brief,
     check_size,
@@ -98,6 +99,13 @@ def read_samples(
             f"the responses are of steps {first:g} to {last:g} of a training run: a rate is the "
             "mean over models that differ"
         )
+    if "prompt" in frame:
+        several = int((frame.groupby("problem")["prompt"].nunique() > 1).sum())
+        if several:
+            notes.append(
+                f"{several} problems by their {found['problem']} have several prompts each, which "
+                "count as one problem"
+            )
     if "given" not in frame and "text" in frame:
         frame["given"] = frame["text"].map(final_answer)
     return tally(frame), frame, notes
@@ -178,7 +186,9 @@ def _verdicts(rewards: pd.Series, solved: float | None, path: Path) -> Any:
     """Which rewards say that a response is right."""
     if solved is not None:
         positive_number("solved", solved)
-        return rewards >= solved
+        # A reward such as .6 + .3, or .7 in single precision, may fall short by its rounding.
+        values = rewards.to_numpy()
+        return (values >= solved) | is_same(values, solved, precision_of(values))
     if not any(set(rewards) <= side for side in SIDES):
         raise ValueError(
             f"path={str(path)!r}: rewards are {brief(sorted(set(rewards)))}; solved=1.0 says from "
