@@ -66,17 +66,7 @@ def read_samples(
             f"problems are told by {found['prompt']}, since {found['problem']} names each response"
         )
         found["problem"] = found["prompt"]
-    frame = pd.DataFrame(index=held.index)
-    for ours, theirs in found.items():
-        if ours in TEXTS:
-            frame[ours] = held[theirs].map(_text)
-            continue
-        frame[ours] = held[theirs].map(_number).astype(float)
-        if ours in COUNTED:
-            for row in np.flatnonzero(frame[ours].isna()):
-                raise refused(row, f"{theirs} is {brief(held[theirs][row])}; a number is needed")
-    for row in np.flatnonzero(frame["problem"].str.strip() == ""):
-        raise refused(row, f"{found['problem']} is blank")
+    frame = _converted(held, found, refused)
     if samples is not None:
         frame["samples"] = samples
     if "samples" in frame:
@@ -152,6 +142,22 @@ def _columns(there: Sequence[str], given: Mapping[str, str], path: Path) -> dict
             f"there are {listed}, and columns={{'problem': ...}} says which is which"
         )
     return found
+
+
+def _converted(held: pd.DataFrame, found: Mapping[str, str], refused: Any) -> pd.DataFrame:
+    """The columns by our names, as texts and numbers."""
+    frame = pd.DataFrame(index=held.index)
+    for ours, theirs in found.items():
+        if ours in TEXTS:
+            frame[ours] = held[theirs].map(_text)
+            continue
+        frame[ours] = held[theirs].map(_number).astype(float)
+        if ours in COUNTED:
+            for row in np.flatnonzero(frame[ours].isna()):
+                raise refused(row, f"{theirs} is {brief(held[theirs][row])}; a number is needed")
+    for row in np.flatnonzero(frame["problem"].str.strip() == ""):
+        raise refused(row, f"{found['problem']} is blank")
+    return frame
 
 
 def _names_responses(held: pd.DataFrame, found: Mapping[str, str]) -> bool:
