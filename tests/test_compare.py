@@ -478,8 +478,31 @@ def test_bad_runs_are_one_sentence(tmp_path):
         assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match=r"y='rewards'.*did you mean 'reward'"):
         wb.compare({"good": good, "bad": other}, y="rewards")
+    with pytest.raises(ValueError, match="y: it names no column of bad"):
+        wb.compare({"good": good, "bad": other}, y={"good": "reward"})
     with pytest.raises(ValueError, match="at least two arms"):
         wb.compare({"good": good})
+    for runs in (None, {"good": good, "bad": 3}, {"good": good, "bad": pd.read_csv(good)}):
+        with pytest.raises(ValueError, match=r"^runs.* needed$"):
+            wb.compare(runs)
+
+
+def test_numbers_that_a_program_wrote_as_texts_are_numbers(tmp_path):
+    rows = [{"step": step, "reward": value} for step, value in enumerate(["0.1", 0.2, "NaN"])]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    found = wb.compare({"a": path, "b": csv(tmp_path / "b.csv", [0.1, 0.2], [0, 1])})
+    assert found.curves["a"][0].scores.tolist() == [0.1, 0.2]
+    assert "1 of 3 values of reward are no finite number" in str(found)
+
+
+def test_percent_and_shares_are_asked_about(tmp_path):
+    arms = {
+        "shares": arm(tmp_path, "shares", [0.4, 0.5]),
+        "percent": arm(tmp_path, "percent", [40, 50]),
+    }
+    note = "Scores of percent reach 50, those of shares 0.5: are they in one unit?"
+    assert note in wb.compare(arms).notes
 
 
 # Pictures

@@ -7,6 +7,7 @@ corrected by Holm's method, and what is not known of them is said beside the ans
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ CHANGES = (5, 10, 20)  # percent
 POWER = 0.8
 MANY = 10_000  # seeds, from which on the normal approximation is exact enough
 LONGEST_LINE = 20  # characters of a label, so that a small figure has room for it
+UNLIKE = 20  # times the other arm's scores, from which on units may differ
 ROUNDING = 1e-9  # of an interval's ends, below which it has no width
 AHEAD = 2  # a forecast is made for so many times what all runs have spent
 
@@ -143,7 +145,7 @@ def compare(
         number("target", target)
     arms = _arms(runs)
     if len(arms) < 2:
-        raise ValueError(f"runs: {', '.join(arms)} alone; at least two arms are needed")
+        raise ValueError(f"runs: {len(arms)} given; at least two arms are needed")
     baseline = next(iter(arms)) if baseline is None else baseline
     one_of("baseline", baseline, arms)
     curves, x, y, notes = curves_of(arms, x, y, smooth)
@@ -153,7 +155,7 @@ def compare(
         notes.append(f"Less of {y} counts as better.")
     unit = Along(x)
     budget, said = _budget(curves, unit)
-    notes += [*said, *_doubled(curves)]
+    notes += [*said, *_doubled(curves), *_of_one_unit(curves)]
     rates = {label: _rates(group) for label, group in arms.items()}
     if not tuned:
         texts = "; ".join(f"{label}: {rate}" for label, rate in rates.items() if rate)
@@ -248,7 +250,7 @@ def _seeds(spread: float, change: float) -> int:
 
 def _arms(runs: Any) -> dict[str, list[Log]]:
     """The logs of every arm; ValueError for a run that is named twice."""
-    if isinstance(runs, str | Path):
+    if isinstance(runs, str | Path) or not isinstance(runs, Iterable):
         raise ValueError(f"runs={brief(runs)}: a dict from label to paths, or a list, is needed")
     if not isinstance(runs, Mapping):
         listed = list(map(Path, runs))
@@ -259,11 +261,16 @@ def _arms(runs: Any) -> dict[str, list[Log]]:
     arms: dict[str, list[Log]] = {}
     seen = set()
     for label, paths in runs.items():
-        paths = [paths] if isinstance(paths, str | Path) else paths
+        # A table, and whatever else has no entries, is named as it is, and not by its columns.
+        is_one = isinstance(paths, pd.DataFrame) or not isinstance(paths, Iterable)
+        paths = [paths] if is_one or isinstance(paths, str | Path) else paths
         # A dict from seed to path, or paths whose logs say the seed.
         pairs = paths.items() if isinstance(paths, Mapping) else [(None, each) for each in paths]
         group = []
         for seed, path in pairs:
+            if not isinstance(path, str | os.PathLike):
+                kind = type(path).__name__
+                raise ValueError(f"runs: {label} has a {kind}; the path of a log is needed")
             found = logs(path)
             if seed is not None:
                 # Keys of JSON are texts.
@@ -322,6 +329,16 @@ def _doubled(curves: Mapping[str, list[Curve]]) -> list[str]:
                         "as a run of its own."
                     )
     return notes
+
+
+def _of_one_unit(curves: Mapping[str, list[Curve]]) -> list[str]:
+    """A question, where the scores of one arm are far beyond those of another, as percent are."""
+    tops = {label: max(abs(c.scores).max() for c in group) for label, group in curves.items()}
+    low, *_, high = sorted(tops, key=tops.__getitem__)
+    if not 0 < UNLIKE * tops[low] < tops[high]:
+        return []
+    most, least = tops[high], tops[low]
+    return [f"Scores of {high} reach {most:.3g}, those of {low} {least:.3g}: are they in one unit?"]
 
 
 def _tested(

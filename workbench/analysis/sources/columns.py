@@ -92,7 +92,10 @@ def _chosen(what: str, given: Any, runs: Sequence[tuple[str, Log]]) -> tuple[str
     labels = [label for label, _ in runs]
     if given is not None:
         by_label = given if isinstance(given, Mapping) else dict.fromkeys(labels, given)
-        columns = [by_label.get(label) for label in labels]
+        for label in labels:
+            if label not in by_label:
+                raise ValueError(f"{what}: it names no column of {label}")
+        columns = [by_label[label] for label in labels]
         for column, (_, log) in zip(columns, runs):
             one_of(what, column, log.columns)
         return " and ".join(dict.fromkeys(columns)), columns, ""
