@@ -1,10 +1,12 @@
 """Arms: what may be compared, how it reaches another process, and when it counts as the same."""
 
 import copy
+import functools
 import hashlib
 import importlib.util
 import pickle
 import threading
+import types
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +14,13 @@ import pytest
 
 import workbench as wb
 from workbench import config
+from workbench.rules.advantages import OfRewards
 from workbench.slots import Selection, Slot
 from workbench.trials.arms import Arm, as_method, make_arms
 from workbench.trials.cases import Case
 from workbench.trials.fingerprints import Pickle, fingerprint, pickle_lab, pickle_object
 from workbench.trials.trial import Trial
+from workbench.utils.descriptions import compose, describe
 from workbench.utils.shipped import shipped
 
 
@@ -210,6 +214,59 @@ def test_a_class_of_ones_own_is_left_as_it_is(tmp_path):
         Trial({"mine": mine}, **options)
     assert mine.select is select
     assert fingerprint(mine) == before
+
+
+class Times:
+    """A callable object, and one with a method, whose factor is state."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, rewards, groups):
+        return rewards * self.factor
+
+    def scores(self, rewards, groups):
+        return rewards * self.factor
+
+
+SPACE = types.SimpleNamespace(factor=1)
+
+
+def power(factor, rewards, groups):
+    return rewards**factor
+
+
+def by_namespace(rewards, groups):
+    return rewards * SPACE.factor
+
+
+def of_namespace(factor):
+    SPACE.factor = factor
+    return by_namespace
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Times,
+        lambda factor: Times(factor).scores,
+        lambda factor: functools.partial(power, factor),
+        lambda factor: lambda rewards, groups: rewards * factor,
+        of_namespace,
+    ],
+    ids=["object", "method", "partial", "closure", "namespace"],
+)
+def test_functions_that_differ_in_a_number_are_different_arms(make):
+    def of(factor):
+        return fingerprint(wb.methods.grpo().but(advantage=OfRewards(make(factor))))
+
+    assert of(1) == of(1) != of(2)
+
+
+def test_a_partial_is_described_with_its_arguments_by_place():
+    made = functools.partial(power, 2, groups=None)
+    assert describe(made) == {"is": "test_arms.power", "0": 2, "groups": None}
+    assert compose(made) == "power(2, groups=None)"
 
 
 def test_code_without_a_source_is_told_apart_too():

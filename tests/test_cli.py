@@ -229,6 +229,13 @@ def test_an_interrupt_is_130_and_the_run_goes_on(tmp_path):
         (["compare", SEEDS], "all are runs of tiny-grpo"),
         (["compare", CBS, "--baseline", "ppo"], "baseline='ppo'"),
         (["compare", CBS, "--x", "parsecs"], "x='parsecs'"),
+        (["compare", CBS, "--target", "0.5"], "--target: of records alone it says nothing"),
+        (["compare", CBS, "--tuned"], "--tuned: of records alone it says nothing"),
+        (["compare", "a=x.csv", "b=y.csv", "--budget", "5"], "--budget: only records"),
+        (["compare", "a=lr=1/x.csv", "b=y.csv"], "path='lr=1/x.csv': there is no such file"),
+        (["ledger", "nowhere"], "nowhere: there is no such directory"),
+        (["profile", "x.csv", "--out", "y"], "--out: it says something only without PATH"),
+        (["profile", "--solved", "1"], "--solved: it says something only of a PATH"),
         (["compare", "nowhere", "neither"], "path='nowhere': there is no such file or directory"),
         (["compare", CBS, "--x", "round", "--budget", "1000"], "was last evaluated at 240 round"),
         (["resume", "nowhere", "--rounds", "3"], "nowhere: no record here"),
@@ -331,6 +338,17 @@ def test_compare_prints_a_table_or_json_and_draws(tmp_path):
     assert other.exit_code == 0
     assert "minus grpo-round" in other.output
     assert "at 6,400 rollouts" in other.output
+
+
+def test_paths_of_other_runs_may_hold_an_equals_sign(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, end in (("lr=1", 0.5), ("lr=2", 0.7)):
+        Path(name).mkdir()
+        for seed in range(2):
+            rows = [f"{step},{end * step + seed / 10}" for step in range(3)]
+            Path(name, f"seed-{seed}.csv").write_text("\n".join(["step,reward", *rows]))
+    done = invoke("compare", "lr=1", "mine=lr=2", "--json")
+    assert [row["arm"] for row in json.loads(done.stdout)["arms"]] == ["mine"]
 
 
 def test_compare_counts_rollouts_unless_told_otherwise():

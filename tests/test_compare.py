@@ -335,6 +335,13 @@ def test_seeds_needed_find_the_change_four_times_out_of_five(tmp_path):
         wb.seeds_needed(csv(tmp_path / "one.csv", [0.1, 0.2]))
 
 
+def test_a_mean_next_to_nothing_needs_very_many_seeds(tmp_path):
+    runs = [csv(tmp_path / f"{end}.csv", [0.0, end]) for end in (-1.0, 1.0, 1e-6)]
+    table = wb.seeds_needed(runs, changes=[10])
+    spread = table["spread"].iloc[0]
+    assert table["seeds"].iloc[0] == pytest.approx(2 * 7.8 * (10 * spread) ** 2)
+
+
 def test_held_out_accuracies_are_forecast_where_they_begin_before_training(tmp_path):
     steps = np.arange(0, 61, 10)
     ceilings = {"a": 0.9, "b": 0.6}
@@ -375,6 +382,67 @@ def test_what_was_mended_is_said(tmp_path):
     assert "means of 2 logged values" in str(wb.compare([restarted, broken], smooth=2))
 
 
+def test_runs_without_any_spread_decide_nothing(tmp_path):
+    arms = {name: arm(tmp_path, name, [end] * 3) for name, end in (("a", 0.5), ("b", 0.6))}
+    found = wb.compare(arms, target=0.4)
+    [row] = found.table.to_dict("records")
+    # Student's p of three equal differences would be 0, and the verdict "better".
+    assert row["difference"] == pytest.approx(0.1)
+    assert row["verdict"] == "open"
+    assert np.isnan([row["p"], row["low"], row["high"], row["difference_low"]]).all()
+    assert "no error is known" in row["sentence"]
+    copies = [note for note in found.notes if "has the same scores as" in note]
+    assert len(copies) == 4
+
+
+def test_a_cost_without_any_spread_decides_nothing(tmp_path):
+    ends = np.array([0.6, 0.62, 0.65, 0.7])
+    for name, halfway in (("a", 0.3), ("b", 0.4)):
+        for seed, end in enumerate(ends):
+            csv(tmp_path / name / f"seed-{seed}.csv", [0.1, halfway, end + halfway * end])
+    [row] = wb.compare({n: tmp_path / n for n in "ab"}, target=0.25).table.to_dict("records")
+    assert row["ratio"] == pytest.approx(1.5 / 1.75)
+    assert row["verdict"] == "open"
+    assert "without any spread over runs no error is known" in row["sentence"]
+
+
+def test_a_seed_that_an_arm_has_twice_is_said(tmp_path):
+    mine = [csv(tmp_path / f"{n}-seed-0.csv", [0.1, 0.3 + n / 10]) for n in range(2)]
+    found = wb.compare({"mine": mine, "theirs": arm(tmp_path, "theirs", [0.4, 0.5])})
+    assert "mine has 2 runs of seed 0, which count as independent." in found.notes
+
+
+def test_seeds_may_be_texts_and_belong_to_one_run(tmp_path):
+    runs = {label: arm(tmp_path, label, [0.4, 0.5, 0.7], seeds="xyz") for label in "ab"}
+    paths = {label: sorted(folder.iterdir()) for label, folder in runs.items()}
+    as_texts = dict(zip("012", paths["a"]))
+    found = wb.compare({"a": as_texts, "b": dict(enumerate(paths["b"]))})
+    assert found.table["paired"].tolist() == [True]
+    with pytest.raises(ValueError, match="has 3 runs, so 0 is no seed"):
+        wb.compare({"a": {0: runs["a"]}, "b": runs["b"]})
+    with pytest.raises(ValueError, match="a seed of a='x'"):
+        wb.compare({"a": {"x": paths["a"][0]}, "b": runs["b"]})
+
+
+def test_rows_of_responses_and_costs_of_single_steps_are_refused(tmp_path):
+    good = arm(tmp_path, "good", [0.4, 0.5])
+    rng = np.random.default_rng(0)
+    responses = csv(tmp_path / "responses.csv", rng.random(40), np.repeat(range(10), 4))
+    with pytest.raises(ValueError, match="'step' goes back 0 times and stands still 30 times"):
+        wb.compare({"good": good, "bad": responses})
+    turned = csv(tmp_path / "turned.csv", [0.3, 0.2, 0.1], [3, 2, 1])
+    with pytest.raises(ValueError, match="'step' goes back 2 times"):
+        wb.compare({"good": good, "bad": turned})
+    # The rounds of a record have the rollouts of each round.
+    rounds = {name: tmp_path / f"{name}.csv" for name in ("one", "two")}
+    for path in rounds.values():
+        csv(path, rng.random(11), rollouts=rng.integers(200, 256, 11))
+    with pytest.raises(ValueError, match=r"'rollouts' goes back .* costs added up"):
+        wb.compare(rounds)
+    twice = csv(tmp_path / "twice.csv", [0.1, 0.2, 0.3, 0.4], [1, 2, 2, 3])
+    assert "1 values of reward have the step of a later one" in str(wb.compare([good, twice]))
+
+
 def test_bad_runs_are_one_sentence(tmp_path):
     good = csv(tmp_path / "good.csv", [0.1, 0.2])
     other = csv(tmp_path / "other.csv", [0.1, 0.2]).rename(tmp_path / "x.csv")
@@ -410,8 +478,31 @@ def test_bad_runs_are_one_sentence(tmp_path):
         assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match=r"y='rewards'.*did you mean 'reward'"):
         wb.compare({"good": good, "bad": other}, y="rewards")
+    with pytest.raises(ValueError, match="y: it names no column of bad"):
+        wb.compare({"good": good, "bad": other}, y={"good": "reward"})
     with pytest.raises(ValueError, match="at least two arms"):
         wb.compare({"good": good})
+    for runs in (None, {"good": good, "bad": 3}, {"good": good, "bad": pd.read_csv(good)}):
+        with pytest.raises(ValueError, match=r"^runs.* needed$"):
+            wb.compare(runs)
+
+
+def test_numbers_that_a_program_wrote_as_texts_are_numbers(tmp_path):
+    rows = [{"step": step, "reward": value} for step, value in enumerate(["0.1", 0.2, "NaN"])]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    found = wb.compare({"a": path, "b": csv(tmp_path / "b.csv", [0.1, 0.2], [0, 1])})
+    assert found.curves["a"][0].scores.tolist() == [0.1, 0.2]
+    assert "1 of 3 values of reward are no finite number" in str(found)
+
+
+def test_percent_and_shares_are_asked_about(tmp_path):
+    arms = {
+        "shares": arm(tmp_path, "shares", [0.4, 0.5]),
+        "percent": arm(tmp_path, "percent", [40, 50]),
+    }
+    note = "Scores of percent reach 50, those of shares 0.5: are they in one unit?"
+    assert note in wb.compare(arms).notes
 
 
 # Pictures

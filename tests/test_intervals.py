@@ -14,6 +14,7 @@ from workbench.analysis.intervals import (
     mean_interval,
     resolved_ratio,
     smallest_change,
+    welch,
 )
 
 VALUES = st.lists(st.floats(-100, 100), min_size=2, max_size=12)
@@ -265,3 +266,9 @@ def test_ratios_without_a_spread_tell_nothing_of_what_is_resolved(ratios):
 def test_a_power_that_no_difference_has_is_refused(power):
     with pytest.raises(ValueError, match="power="):
         smallest_change(1.0, 5, power=power)
+
+
+def test_an_end_that_no_number_can_show_is_infinite():
+    with np.errstate(over="raise"):
+        found = welch([1e-99, 1e99], [1.0, 1.1], scale="ratio")
+    assert (found.low, found.high, found.value) == (0, np.inf, pytest.approx(1 / 1.1**0.5))

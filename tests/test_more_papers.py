@@ -687,11 +687,14 @@ def test_rates_outside_zero_and_one_are_refused(rate):
         ((0.05, 0.5), 16, "rloo", [5, 11]),
         ((0.05, 0.5), 16, "dr_grpo", [4, 12]),
         ((0.3, 0.3, 0.3), 24, "rloo", [8, 8, 8]),
+        ((np.nan, 0.3, 0.9), 24, "rloo", by_variance([0.5, 0.3, 0.9], 24, low=3).tolist()),
     ],
 )
 def test_vip_is_the_best_of_all_splits(p, total, estimator, expected):
     counts = by_variance(p, total, low=3, up=total, estimator=estimator)
     assert counts.tolist() == expected
+
+    p = np.nan_to_num(p, nan=0.5)
 
     def variance(split):
         n = np.array(split)
@@ -958,6 +961,14 @@ def test_pass_at_k_is_the_mean_over_the_subsets_that_hold_a_response(outcomes, d
     for i, value in enumerate(advantage):
         of_i = [(best[subset] - mean) / deviation for subset in subsets if i in subset]
         assert value == pytest.approx(np.mean(of_i), abs=1e-9)
+
+
+def test_groups_without_any_set_of_k_are_refused():
+    """Pass@k compares the sets of k with one another, and of n = k there is one."""
+    for make, n, k in ((wb.methods.pass_at_k, 4, 4), (wb.methods.pkpo, 4, 5)):
+        with pytest.raises(ValueError, match=f"k={k}: a whole number from 1 to {k - 1} is needed"):
+            make(n, k)
+        assert make(n, k - 1).advantage.k == k - 1
 
 
 def test_pkpo_by_hand():
@@ -1291,6 +1302,11 @@ def test_online_difficulty_filtering_keeps_an_open_interval():
     sampling = allocators.DynamicSampling(8, max_draws=1, between=(0.25, 0.75))
     _, rollouts, rows = drive(sampling, problems, outcomes)
     assert sorted(set(rollouts.problem[rows])) == ["p3", "p4", "p5"]
+    # .58 * 50 is a little less than 29 in floating point.
+    outcomes = {"p0": "1" * 29 + "0" * 21, "p1": "1" * 30 + "0" * 20}
+    sampling = allocators.DynamicSampling(50, max_draws=1, between=(0.58, 0.9))
+    _, rollouts, rows = drive(sampling, pool_of(2), outcomes)
+    assert set(rollouts.problem[rows]) == {"p1"}
 
 
 # All of them

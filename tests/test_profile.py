@@ -356,6 +356,23 @@ def test_graded_rewards_need_a_threshold(tmp_path):
     assert Profile.read(path, solved=1.0).table["correct"].tolist() == [2]
 
 
+def test_a_reward_that_misses_the_threshold_by_rounding_is_right(tmp_path):
+    # .6 + .3 is .8999999999999999; and .7 in single precision, as reward models give it.
+    for threshold, reward in ((0.9, 0.6 + 0.3), (0.7, float(np.float32(0.7)))):
+        path = written(
+            tmp_path, [{"problem": "a", "reward": each} for each in (reward, 0.0)], "parquet"
+        )
+        assert Profile.read(path, solved=threshold).table["correct"].tolist() == [1]
+
+
+def test_a_name_of_several_prompts_is_said(tmp_path):
+    """As where the rows of two data sets are numbered from 0 each."""
+    rows = [{"id": 0, "prompt": prompt, "correct": 1} for prompt in ("1+1=", "2+2=")] * 2
+    assert "1 problems by their id have several prompts" in str(
+        Profile.read(written(tmp_path, rows))
+    )
+
+
 def test_a_profile_becomes_a_pool(tmp_path):
     rows = [
         {"id": f"p{right}", "prompt": f"{right}?", "answer": "1", "samples": 16, "correct": right}

@@ -54,8 +54,7 @@ def checked_plan(course: Any, plan: Any, rollouts: int, limit: int) -> Plan:
             f"{who}: a rollout would start with {lengths.max()} tokens, and a response has {limit} "
             "at most (max_new_tokens)"
         )
-    for name in ("logprobs", "entropies"):
-        values = getattr(plan, name)
+    for name, values in (("logprobs", plan.logprobs), ("entropies", plan.entropies)):
         if values is not None and not np.array_equal(values.offsets, prefixes.offsets):
             raise ValueError(f"{who}: {name} must have one number for each token of the prefixes")
     return plan

@@ -384,7 +384,7 @@ def mark(
         # What a step did not compute keeps the numbers of its latest update.
         computed = np.isfinite(stats.clip_ratio)
         for name, column in measured.items():
-            values = getattr(stats, name)
+            values = vars(stats)[name]
             if values is not None:
                 column[rows[positions][computed]] = values[computed]
 

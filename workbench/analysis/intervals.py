@@ -400,7 +400,9 @@ def welch(
             p = float(2 * stats.t.sf(abs(difference) / error, degrees))
     ends = (difference, low, high)
     if scale == "ratio":
-        ends = tuple(np.exp(ends))
+        # An end that is too far away for a number is infinite.
+        with np.errstate(over="ignore"):
+            ends = tuple(np.exp(ends))
     return Unpaired(*map(float, ends), float(p))
 
 

@@ -94,4 +94,6 @@ def pass_at_k(n: int = 8, k: int = 4) -> Method:
     ----------
     Pass@k training (arXiv 2508.10751), in its analytical form; n and k are our choice.
     """
+    # With k = n there is one set of k, and nothing to compare it with.
+    whole_number("k", k, 1, n - 1)
     return Method("pass_at_k", allocator=Uniform(n), advantage=PassAtK(k))

@@ -108,4 +108,5 @@ def pkpo_method(n: int = 16, k: int = 4, baseline: str = "minus_one") -> Method:
     PKPO (arXiv 2505.15201): 16 rollouts; the baseline "leave-one-out minus one" is its choice. k is
     ours.
     """
+    whole_number("k", k, 1, n)  # a smaller group has no set of k
     return Method("pkpo", allocator=Uniform(n), advantage=Pkpo(k, baseline))

@@ -33,6 +33,7 @@ def by_variance(
     Parameters
     ----------
     p : (P,) success rates
+        NaN, of a problem never tried, counts as 1/2, where outcomes vary most.
     total : int
         From P * low to P * up.
     low, up : int
@@ -56,7 +57,7 @@ def by_variance(
     >>> by_variance([0.1, 0.5, 0.9, 0.5], total=32, low=3)
     array([ 6, 10,  6, 10])
     """
-    p = checked_rates(p)
+    p = np.nan_to_num(checked_rates(p), nan=0.5)
     one_of("estimator", estimator, ("rloo", "dr_grpo"))
     whole_number("low", low, 2 if estimator == "rloo" else 3)
     check_budget(p.size, total, low, up)
@@ -101,9 +102,7 @@ class LeastVariance(ByRates):
         whole_number("low", self.low, 2 if self.estimator == "rloo" else 3)
 
     def _counts(self, rates: np.ndarray, total: int) -> np.ndarray:
-        # At 1/2 outcomes vary most, so an unknown problem is tried often.
-        p = np.where(np.isnan(rates), 0.5, rates)
-        return by_variance(p, total, low=self._least, up=self.up, estimator=self.estimator)
+        return by_variance(rates, total, low=self._least, up=self.up, estimator=self.estimator)
 
 
 @method(paper="VIP (arXiv 2602.01601)", decides="allocator")

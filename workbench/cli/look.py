@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
+from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
@@ -12,6 +12,7 @@ from workbench.cli.options import Figure, Json
 from workbench.cli.summaries import amount
 from workbench.cli.terminal import as_json, say
 
+WIDTH = 7.0  # inches of a figure of other runs
 Folder = Annotated[str, Argument(metavar="FOLDER", help="With records in it.")]
 
 
@@ -191,7 +192,7 @@ def compare(
         bool | None, Option(help="Of other runs. Default: less, where the name of y says loss.")
     ] = None,
     tuned: Annotated[bool, Option("--tuned", help="Of other runs: all were tuned alike.")] = False,
-    width: Annotated[float, Option(min=1, help="Of other runs' figure, in inches.")] = 7.0,
+    width: Annotated[float, Option(min=1, help="Of other runs' figure, in inches.")] = WIDTH,
     out: Figure = None,
     json: Json = False,
 ) -> None:
@@ -212,15 +213,23 @@ def compare(
     from workbench.records import record_paths
 
     if all(record_paths(path) for path in paths):
+        given = {"--target": target, "--less-is-better": less_is_better, "--tuned": tuned or None}
+        given |= {"--smooth": smooth if smooth > 1 else None}
+        given |= {"--width": width if width != WIDTH else None}
+        for option, value in given.items():
+            if value is not None:
+                raise ValueError(f"{option}: of records alone it says nothing; use LABEL=PATH")
         _compare_records(paths, x or "rollouts", y or "accuracy", baseline, budget, out, json)
         return
     from workbench.cli import pictures
     from workbench.trials.compare import compare as compare_runs
 
+    if budget is not None:
+        raise ValueError("--budget: only records by themselves, without LABEL=, have one")
     arms: dict[str, list[str]] = {}
     for path in paths:
-        label, _, place = path.rpartition("=")
-        arms.setdefault(label or PurePath(path).name, []).append(place)
+        label, place = _labelled(path)
+        arms.setdefault(label or Path(path).name, []).append(place)
     found = compare_runs(
         arms,
         x=x,
@@ -237,6 +246,18 @@ def compare(
         say(as_json({**told, "arms": found.table.to_dict(orient="records"), "figure": figure}))
     else:
         say(f"{found}")
+
+
+def _labelled(text: str) -> tuple[str, str]:
+    """The label, or nothing, and the path of LABEL=PATH; a path may hold = too, as lr=1e-6."""
+    from workbench.records import record_paths
+
+    parts = text.split("=")
+    cuts = [("=".join(parts[:i]), "=".join(parts[i:])) for i in range(len(parts))]
+    for label, place in cuts:
+        if place and (Path(place).exists() or record_paths(place)):
+            return label, place
+    return cuts[min(1, len(cuts) - 1)]
 
 
 def _compare_records(

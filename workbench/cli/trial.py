@@ -190,11 +190,14 @@ def ledger(
     from workbench.trials.ledger import Ledger
 
     found = Ledger(path)
+    if not found.path.is_dir():
+        raise ValueError(f"{path}: there is no such directory")
     if json:
         say(as_json({"level": found.level, "ideas": found.ideas}))
         return
     say(found.table.drop(columns=["idea", "against"]).to_string(index=False, na_rep=""))
-    say(f"\nAt most {found.level:.0%} of all that are called better are expected to be luck.")
+    share = f"{100 * found.level:.3g} %"
+    say(f"\nAt most {share} of all that are called better are expected to be luck.")
 
 
 def write_tables(folder: Path, **tables: pd.DataFrame) -> None:

@@ -412,8 +412,9 @@ class DynamicSampling(Slot):
             return deviations(ids, rollouts) > self.spread
         correct, tries = tally(ids, rollouts)
         low, high = self.between
-        # Without a division, so that a problem without any rollout does not count as mixed.
-        return (correct > low * tries) & (correct < high * tries)
+        # Without a division, so that a problem without any rollout does not count as mixed. The
+        # small number is for bounds such as .58 of 50 rollouts, which is a little less than 29.
+        return (correct > low * tries + 1e-9) & (correct < high * tries - 1e-9)
 
 
 @cache

@@ -75,7 +75,7 @@ class RightAnswers(Stored):
         """ValueError for answers of a file that this run could not have sampled."""
         stored, most = self.stored, lab.sampling.max_new_tokens
         assert stored is not None
-        columns = [getattr(column, "values", column) for _, column in stored.items()]
+        columns = [c.values if isinstance(c, Ragged) else c for _, c in stored.items()]
         # Beyond float32 a number is infinite where it meets a tensor.
         with np.errstate(over="ignore"):
             floats = [column.astype(np.float32) for column in columns if column.dtype.kind == "f"]

@@ -186,18 +186,16 @@ def answers(
     # One read of all arms, so that they share a grid of evaluations.
     curves = read({label: list(runs.values()) for label, runs in groups.items() if runs})
     looks = tuple(looks)
-    pairs = {}
-    crossed = {}
-    ratios = {}
-    for label in arms:
-        both = curves.get(label, {}), curves.get(baseline, {})
-        seeds = sorted(both[0].keys() & both[1].keys())
-        # Those of the last look that is past.
-        seeds = seeds[: look_at(len(seeds), looks)]
-        pairs[label] = [{seed: of_arm[seed] for seed in seeds} for of_arm in both]
-        crossed[label] = [crossings(of_arm, target, measure) for of_arm in pairs[label]]
-        costs = [of_arm.values() for of_arm in crossed[label]]
-        ratios[label] = ratio_to_target(*costs) if seeds else NO_PAIR
+    others_of = curves.get(baseline, {})
+    pairs = {label: _pairs(curves.get(label, {}), others_of, looks) for label in arms}
+    crossed = {
+        label: [crossings(of_arm, target, measure) for of_arm in both]
+        for label, both in pairs.items()
+    }
+    ratios = {
+        label: ratio_to_target(mine.values(), others.values()) if mine else NO_PAIR
+        for label, (mine, others) in crossed.items()
+    }
     read_off = readings(ratios, looks, level=level, errors=errors)
     tested = sum(bool(np.isfinite(reading.p)) for reading in read_off.values())
     # By Holm's method an arm is decided where its p times the arms still open is at most `level`.
@@ -222,10 +220,6 @@ def answers(
         if reading.verdict == "open" and reading.known:
             runs_of_pairs = [*mine.values(), *others.values()]
             next_steps = steps(reading.measured, runs_of_pairs, target, level, error)
-        price = None
-        if all_reached:
-            tokens = [[cost.tokens_of(c, target) for c in of.values()] for of in pairs[label]]
-            price = cost.break_even(*tokens)
         gains = [_gain(mine[seed], others[seed], measure) for seed in mine]
         gain = Measurement(np.array(gains or [np.nan]))
         found[label] = Answer(
@@ -249,7 +243,7 @@ def answers(
             p_holm=reading.p_holm,
             known=reading.known,
             tuning_error=float(np.expm1(error)),
-            break_even=price,
+            break_even=_price(pairs[label], target) if all_reached else None,
             baseline=baseline,
             arms=tested,
             ratios=reading.measured,
@@ -382,6 +376,8 @@ def verdict_text(verdict: str, low: float, high: float) -> str:
     """A verdict that is final, on a ratio with such an interval, in words."""
     if verdict == "alike":
         return f"alike, within {100 * BAND:.3g} %"
+    if verdict == "open" and np.isnan([low, high]).all():
+        return "without any spread over runs no error is known"
     if verdict == "open":
         # An interval without an end says that too few runs reached it, not that arms are alike.
         has_ends = low > 0 and high < np.inf
@@ -403,6 +399,20 @@ def _forecasts(
     if not budget > 0:
         return ahead, {}
     return ahead, {label: of_curves(group, budget, measure) for label, group in curves.items()}
+
+
+def _pairs(
+    mine: Mapping[int, Curve], others: Mapping[int, Curve], looks: tuple[int, ...]
+) -> tuple[dict[int, Curve], dict[int, Curve]]:
+    """The curves of the seeds that both have, as far as the last look that is past."""
+    seeds = sorted(mine.keys() & others.keys())
+    seeds = seeds[: look_at(len(seeds), looks)]
+    return {seed: mine[seed] for seed in seeds}, {seed: others[seed] for seed in seeds}
+
+
+def _price(pairs: Iterable[Mapping[int, Curve]], target: float) -> cost.BreakEven:
+    """The price of sampling at which both arms of these pairs cost the same."""
+    return cost.break_even(*[[cost.tokens_of(c, target) for c in of.values()] for of in pairs])
 
 
 def _resolved(ratios: Measurement, level: float, error: float) -> float:

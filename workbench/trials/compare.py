@@ -7,6 +7,8 @@ corrected by Holm's method, and what is not known of them is said beside the ans
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +35,10 @@ LESS_IS_BETTER = ("loss", "error", "perplexity", "kl")
 TYPICAL_SPREAD = 0.04
 CHANGES = (5, 10, 20)  # percent
 POWER = 0.8
+MANY = 10_000  # seeds, from which on the normal approximation is exact enough
 LONGEST_LINE = 20  # characters of a label, so that a small figure has room for it
+UNLIKE = 20  # times the other arm's scores, from which on units may differ
+ROUNDING = 1e-9  # of an interval's ends, below which it has no width
 AHEAD = 2  # a forecast is made for so many times what all runs have spent
 
 
@@ -140,7 +145,7 @@ def compare(
         number("target", target)
     arms = _arms(runs)
     if len(arms) < 2:
-        raise ValueError(f"runs: {', '.join(arms)} alone; at least two arms are needed")
+        raise ValueError(f"runs: {len(arms)} given; at least two arms are needed")
     baseline = next(iter(arms)) if baseline is None else baseline
     one_of("baseline", baseline, arms)
     curves, x, y, notes = curves_of(arms, x, y, smooth)
@@ -150,7 +155,7 @@ def compare(
         notes.append(f"Less of {y} counts as better.")
     unit = Along(x)
     budget, said = _budget(curves, unit)
-    notes += said
+    notes += [*said, *_doubled(curves), *_of_one_unit(curves)]
     rates = {label: _rates(group) for label, group in arms.items()}
     if not tuned:
         texts = "; ".join(f"{label}: {rate}" for label, rate in rates.items() if rate)
@@ -174,8 +179,9 @@ def compare(
     for of, labels in (("", others), ("baseline_", [baseline] * len(others))):
         columns = [of + name for name in FORECAST_COLUMNS]
         table[columns] = [ahead[label][1:7] for label in labels]
-    refused = {made.why: label for label, made in ahead.items() if made.why}
-    notes += [f"No forecast of {label}: {why}." for why, label in refused.items()]
+    for why in dict.fromkeys(made.why for made in ahead.values() if made.why):
+        labels = " and ".join(label for label, made in ahead.items() if made.why == why)
+        notes.append(f"No forecast of {labels}: {why}.")
     table["sentence"] = [
         _sentence(row, baseline, (x, y), budget, target, ahead) for row in table.to_dict("records")
     ]
@@ -237,14 +243,14 @@ def _seeds(spread: float, change: float) -> int:
     deviation = np.sqrt(2) * spread
     # The normal approximation is always a little too small, and the count goes up from there.
     n = max(2, int(7.8 * (100 * deviation / change) ** 2))
-    while smallest_change(deviation, n, power=POWER) > change / 100:
+    while n < MANY and smallest_change(deviation, n, power=POWER) > change / 100:
         n += 1
     return n
 
 
 def _arms(runs: Any) -> dict[str, list[Log]]:
     """The logs of every arm; ValueError for a run that is named twice."""
-    if isinstance(runs, str | Path):
+    if isinstance(runs, str | Path) or not isinstance(runs, Iterable):
         raise ValueError(f"runs={brief(runs)}: a dict from label to paths, or a list, is needed")
     if not isinstance(runs, Mapping):
         listed = list(map(Path, runs))
@@ -255,14 +261,24 @@ def _arms(runs: Any) -> dict[str, list[Log]]:
     arms: dict[str, list[Log]] = {}
     seen = set()
     for label, paths in runs.items():
-        paths = [paths] if isinstance(paths, str | Path) else paths
+        # A table, and whatever else has no entries, is named as it is, and not by its columns.
+        is_one = isinstance(paths, pd.DataFrame) or not isinstance(paths, Iterable)
+        paths = [paths] if is_one or isinstance(paths, str | Path) else paths
         # A dict from seed to path, or paths whose logs say the seed.
         pairs = paths.items() if isinstance(paths, Mapping) else [(None, each) for each in paths]
         group = []
         for seed, path in pairs:
+            if not isinstance(path, str | os.PathLike):
+                kind = type(path).__name__
+                raise ValueError(f"runs: {label} has a {kind}; the path of a log is needed")
             found = logs(path)
             if seed is not None:
-                found[0].seed = seed
+                # Keys of JSON are texts.
+                seed = int(seed) if isinstance(seed, str) and seed.isdecimal() else seed
+                whole_number(f"runs: a seed of {label}", seed, 0)
+                if len(found) > 1:
+                    raise ValueError(f"runs: {path} has {len(found)} runs, so {seed} is no seed")
+                found[0].seed = int(seed)
             group += found
         if not group:
             raise ValueError(f"runs: {label} has no path")
@@ -292,6 +308,39 @@ def _budget(curves: Mapping[str, list[Curve]], unit: Along) -> tuple[float, list
     return budget, []
 
 
+def _doubled(curves: Mapping[str, list[Curve]]) -> list[str]:
+    """What a reader should know of runs of an arm that may be one run, given several times."""
+    notes = []
+    for label, group in curves.items():
+        seeds = Counter(curve.seed for curve in group if curve.seed != NO_SEED)
+        notes += [
+            f"{label} has {count} runs of seed {seed}, which count as independent."
+            for seed, count in seeds.items()
+            if count > 1
+        ]
+        first: dict[bytes, Curve] = {}
+        for curve in group:
+            # Scores that never change, such as those of an untrained model, may well be the same.
+            if np.ptp(curve.scores):
+                same = first.setdefault(curve.scores.tobytes(), curve)
+                if same is not curve:
+                    notes.append(
+                        f"{curve.path} has the same scores as {same.path}: is it a copy? It counts "
+                        "as a run of its own."
+                    )
+    return notes
+
+
+def _of_one_unit(curves: Mapping[str, list[Curve]]) -> list[str]:
+    """A question, where the scores of one arm are far beyond those of another, as percent are."""
+    tops = {label: max(abs(c.scores).max() for c in group) for label, group in curves.items()}
+    low, *_, high = sorted(tops, key=tops.__getitem__)
+    if not 0 < UNLIKE * tops[low] < tops[high]:
+        return []
+    most, least = tops[high], tops[low]
+    return [f"Scores of {high} reach {most:.3g}, those of {low} {least:.3g}: are they in one unit?"]
+
+
 def _tested(
     curves: Mapping[str, list[Curve]], baseline: str, unit: Along, budget: float, sign: int
 ) -> pd.DataFrame:
@@ -315,6 +364,7 @@ def _difference(
     a, b = (np.array([c.score_at(unit, budget) for c in of]) for of in pairs or (mine, others))
     gain = Measurement(a - b) if pairs else None
     found = gain or welch(a, b)
+    low, high, p = _known(found.low, found.high, gain.p_value(0.0) if gain else found.p)
     # The spread of one arm over its runs, as a share; of a single run nothing is known.
     spreads = [v.std(ddof=1) / abs(v.mean()) for v in (a, b) if len(v) > 1 and v.mean()]
     return {
@@ -324,9 +374,9 @@ def _difference(
         "value": a.mean(),
         "baseline_value": b.mean(),
         "difference": found.value,
-        "difference_low": found.low,
-        "difference_high": found.high,
-        "p": gain.p_value(0.0) if gain else found.p,
+        "difference_low": low,
+        "difference_high": high,
+        "p": p,
         "spread": float(np.sqrt(np.mean(np.square(spreads)))) if spreads else np.nan,
     }
 
@@ -349,8 +399,15 @@ def _ratio(
         stopped = [len(of) - n for of, n in zip(costs, reached)]
         ratio = welch(*[[c.place for c in of] for of in costs], scale="ratio", stopped=stopped)
         p = ratio.p
-    found = {"ratio": ratio.value, "low": ratio.low, "high": ratio.high, "p": p}
+    low, high, p = _known(ratio.low, ratio.high, p)
+    found = {"ratio": ratio.value, "low": low, "high": high, "p": p}
     return {**found, "reached": reached[0], "baseline_reached": reached[1]}
+
+
+def _known(low: float, high: float, p: float) -> tuple[float, float, float]:
+    """Both ends of an interval and p; NaN where the runs have no spread, and so tell no error."""
+    is_point = np.isclose(low, high, rtol=ROUNDING, atol=0)
+    return (np.nan, np.nan, np.nan) if is_point else (low, high, p)
 
 
 def _pairs(
@@ -400,18 +457,24 @@ def _sentence(
             f"{100 * spread:.2g} % over seeds, {whose}, {needed} find a change of 10 % in {y}."
         )
     runs = f"{n} pairs of seeds" if row["paired"] else f"{n} and {m} runs, Welch"
-    span = f"[{row['difference_low']:.3g}, {row['difference_high']:.3g}]"
     corrected = f" after correction for {len(ahead) - 1} arms" if len(ahead) > 2 else ""
     text = (
         f"{arm} has {row['value']:.3g} and {baseline} {row['baseline_value']:.3g} of {y} at {x} "
-        f"{budget:g}: {row['difference']:+.3g} {span} ({runs}, p {row['p_difference']:.2g}"
-        f"{corrected})"
+        f"{budget:g}: {row['difference']:+.3g} "
     )
-    if target is None:
-        is_open = row["verdict"] == "open"
-        text += ": no difference found" if is_open else f": {row['verdict']}"
-        if is_open and row["seeds_needed"] > min(n, m):
-            text += f"; to find a change of 10 %, {needed} are needed"
+    if np.isnan(row["difference_low"]):
+        text += (
+            f"({runs}); without any spread over runs no error is known (are they copies, or made "
+            "with one seed?)"
+        )
+    else:
+        span = f"[{row['difference_low']:.3g}, {row['difference_high']:.3g}]"
+        text += f"{span} ({runs}, p {row['p_difference']:.2g}{corrected})"
+        if target is None:
+            is_open = row["verdict"] == "open"
+            text += ": no difference found" if is_open else f": {row['verdict']}"
+            if is_open and row["seeds_needed"] > min(n, m):
+                text += f"; to find a change of 10 %, {needed} are needed"
     both = {label: ahead[label] for label in (arm, baseline)}
     if not any(made.why for made in both.values()):
         text += f"; {ahead_text(both, f'at {x} {AHEAD * budget:g}')}"

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.datasets.rows import KINDS
+from workbench.utils.groups import is_same, precision_of
 from workbench.utils.validation import (
     brief,
     check_size,
@@ -65,17 +66,7 @@ def read_samples(
             f"problems are told by {found['prompt']}, since {found['problem']} names each response"
         )
         found["problem"] = found["prompt"]
-    frame = pd.DataFrame(index=held.index)
-    for ours, theirs in found.items():
-        if ours in TEXTS:
-            frame[ours] = held[theirs].map(_text)
-            continue
-        frame[ours] = held[theirs].map(_number).astype(float)
-        if ours in COUNTED:
-            for row in np.flatnonzero(frame[ours].isna()):
-                raise refused(row, f"{theirs} is {brief(held[theirs][row])}; a number is needed")
-    for row in np.flatnonzero(frame["problem"].str.strip() == ""):
-        raise refused(row, f"{found['problem']} is blank")
+    frame = _converted(held, found, refused)
     if samples is not None:
         frame["samples"] = samples
     if "samples" in frame:
@@ -98,6 +89,13 @@ def read_samples(
             f"the responses are of steps {first:g} to {last:g} of a training run: a rate is the "
             "mean over models that differ"
         )
+    if "prompt" in frame:
+        several = int((frame.groupby("problem")["prompt"].nunique() > 1).sum())
+        if several:
+            notes.append(
+                f"{several} problems by their {found['problem']} have several prompts each, which "
+                "count as one problem"
+            )
     if "given" not in frame and "text" in frame:
         frame["given"] = frame["text"].map(final_answer)
     return tally(frame), frame, notes
@@ -146,6 +144,22 @@ def _columns(there: Sequence[str], given: Mapping[str, str], path: Path) -> dict
     return found
 
 
+def _converted(held: pd.DataFrame, found: Mapping[str, str], refused: Any) -> pd.DataFrame:
+    """The columns by our names, as texts and numbers."""
+    frame = pd.DataFrame(index=held.index)
+    for ours, theirs in found.items():
+        if ours in TEXTS:
+            frame[ours] = held[theirs].map(_text)
+            continue
+        frame[ours] = held[theirs].map(_number).astype(float)
+        if ours in COUNTED:
+            for row in np.flatnonzero(frame[ours].isna()):
+                raise refused(row, f"{theirs} is {brief(held[theirs][row])}; a number is needed")
+    for row in np.flatnonzero(frame["problem"].str.strip() == ""):
+        raise refused(row, f"{found['problem']} is blank")
+    return frame
+
+
 def _names_responses(held: pd.DataFrame, found: Mapping[str, str]) -> bool:
     """Whether what stands for the name of a problem is another one in each row, though prompts come
     again: verl's dumps and other tables name responses, or rows.
@@ -178,7 +192,9 @@ def _verdicts(rewards: pd.Series, solved: float | None, path: Path) -> Any:
     """Which rewards say that a response is right."""
     if solved is not None:
         positive_number("solved", solved)
-        return rewards >= solved
+        # A reward such as .6 + .3, or .7 in single precision, may fall short by its rounding.
+        values = rewards.to_numpy()
+        return (values >= solved) | is_same(values, solved, precision_of(values))
     if not any(set(rewards) <= side for side in SIDES):
         raise ValueError(
             f"path={str(path)!r}: rewards are {brief(sorted(set(rewards)))}; solved=1.0 says from "

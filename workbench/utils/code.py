@@ -61,7 +61,9 @@ def own_code(value: Any) -> dict[str, str]:
                         full_name = f"{kind.__module__}.{kind.__qualname__}.{name}"
                         _keep_constant(found, full_name, member)
         elif isinstance(part, types.MethodType):
-            left.append(part.__func__)
+            # What a method does depends on the object that it belongs to.
+            left += [part.__func__, part.__self__]
+            _keep_constant(found, f"{part.__module__}.{part.__qualname__} of", part.__self__)
         elif isinstance(part, types.FunctionType):
             if _is_own(part):
                 found[f"{part.__module__}.{part.__qualname__}"] = _text_of(part)
@@ -158,6 +160,8 @@ def _keep_constant(found: dict[str, str], name: str, value: Any) -> None:
     """Keep the text of a plain value and of an object of one's own; code has a text of its own."""
     if isinstance(value, set | frozenset):
         value = sorted(map(repr, value))
+    if isinstance(value, types.SimpleNamespace):
+        value = vars(value)
     plain = (bool, int, float, str, list, tuple, dict, np.generic, np.ndarray)
     # An object of one's own is what its class and its arguments say.
     is_object = not isinstance(value, type) and not inspect.isroutine(value)

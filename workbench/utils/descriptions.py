@@ -103,7 +103,9 @@ def describe(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): describe(item) for key, item in value.items()}
     if isinstance(value, partial):
-        return {"is": name_of(value.func), **describe(value.keywords)}
+        # Arguments by place are called 0, 1, ...
+        given = {**dict(enumerate(value.args)), **value.keywords}
+        return {"is": name_of(value.func), **describe(given)}
     if isinstance(value, type) or inspect.isroutine(value):
         return {"is": name_of(value)}
     if type(value).__module__ != "builtins":
@@ -122,8 +124,8 @@ def describe(value: Any) -> Any:
 def compose(value: Any) -> str:
     """A configuration as the expression that makes it, defaults left out: `Knapsack(up=64)`."""
     if isinstance(value, partial):
-        options = ", ".join(f"{name}={compose(option)}" for name, option in value.keywords.items())
-        return f"{value.func.__name__}({options})"
+        options = [f"{name}={compose(option)}" for name, option in value.keywords.items()]
+        return f"{value.func.__name__}({', '.join([*map(compose, value.args), *options])})"
     if isinstance(value, tuple | list):
         inner = ", ".join(map(compose, value))
         if isinstance(value, list):

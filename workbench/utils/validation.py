@@ -139,7 +139,8 @@ def number(
     bounds = {words: bound for words, bound in given.items() if bound is not None}
     if not (is_number(value) and all(HOLDS[words](value, bounds[words]) for words in bounds)):
         allowed = " and ".join(f"{words} {bound:g}" for words, bound in bounds.items())
-        raise ValueError(f"{name}={brief(value)}: a number {allowed} is needed")
+        kind = f"number {allowed}" if allowed else "finite number"
+        raise ValueError(f"{name}={brief(value)}: a {kind} is needed")
 
 
 def positive_number(name: str, value: Any, zero: bool = False, high: float | None = None) -> None:

@@ -208,7 +208,7 @@ def check(method: Method) -> None:
 def check_clipped(objective: Objective) -> None:
     """ValueError unless verl, which has the clipped surrogate alone, can carry the objective."""
     for name, plain in (("surrogate", "clip"), ("dual_clip", None), ("sampler_correction", None)):
-        value = getattr(objective, name)
+        value = vars(objective)[name]
         if value != plain:
             raise ValueError(
                 f"{name}={value!r}: verl does not carry this part of a method's objective; "

@@ -92,9 +92,18 @@ def _read(kind: Any, path: Path) -> Log:
         ) from error
     if not log.rows:
         raise ValueError(f"{path}: the log is empty; nothing was logged yet")
+    log.rows = [{name: _plain(value) for name, value in row.items()} for row in log.rows]
     log.rate = log.rate or highest_rate(log.rows)
     named = re.search(r"(?:^|[^a-z])(?:seed|s)[-_=]?(\d+)(?!.*\d)", path.stem.lower())
     if log.seed is None and named:
         log.seed = int(named[1])
         log.notes.append("its seed is taken from its name")
     return log
+
+
+def _plain(value: Any) -> Any:
+    """A number where a text is one, such as "NaN" in exports of W&B; anything else as it is."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value

@@ -92,7 +92,10 @@ def _chosen(what: str, given: Any, runs: Sequence[tuple[str, Log]]) -> tuple[str
     labels = [label for label, _ in runs]
     if given is not None:
         by_label = given if isinstance(given, Mapping) else dict.fromkeys(labels, given)
-        columns = [by_label.get(label) for label in labels]
+        for label in labels:
+            if label not in by_label:
+                raise ValueError(f"{what}: it names no column of {label}")
+        columns = [by_label[label] for label in labels]
         for column, (_, log) in zip(columns, runs):
             one_of(what, column, log.columns)
         return " and ".join(dict.fromkeys(columns)), columns, ""
@@ -134,12 +137,22 @@ def _points(log: Log, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
             f"number and are left out{ends}"
         )
     kept: list[tuple[float, float]] = []
-    back = 0
+    back = still = 0
     for point in finite:
         back += bool(kept) and point[0] < kept[-1][0]
+        still += bool(kept) and point[0] == kept[-1][0]
         while kept and kept[-1][0] >= point[0]:
             kept.pop()
         kept.append(point)
+    # A run is started again a few times. Costs of single steps go back in every second row, and
+    # rows of single responses stand still.
+    if back > len(finite) / 4 or still > len(finite) / 2:
+        raise ValueError(
+            f"{log.path}: along {len(finite)} values of {y!r}, {x!r} goes back {back} times and "
+            f"stands still {still} times; a row a step is needed, in order, with costs added up"
+        )
+    if still:
+        log.notes.append(f"{still} values of {y} have the {x} of a later one, which alone counts")
     if back:
         log.notes.append(
             f"{x} goes back {back} times, as where a run was started again; what was logged "

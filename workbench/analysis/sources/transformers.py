@@ -36,7 +36,7 @@ def read(path: Path) -> Log:
     states = [json.loads(each.read_text(encoding="utf-8")) for each in files if each.exists()]
     by_step = _completions(folder)
     if not states:
-        note = f"it has no {STATE}, so that its completions are read"
+        note = f"it has no {STATE}, so that its completions are read; rewards weigh 1 each"
         return Log(path, SOURCE, list(by_step.values()), notes=[note])
     state = max(states, key=lambda each: each["global_step"])
     # The last row has totals of the whole training.
