@@ -120,14 +120,13 @@ def trials_on_the_shelf():
         yield RUNS / "stress" / name, arms, labels, stress.BASELINE, stress.SEEDS
 
 
-def test_the_long_runs_are_the_panel_at_the_rates_of_the_plain_lab():
-    rates = stress.recorded_rates()
+def test_the_long_runs_are_their_panel_at_its_rates():
     groups = load_all(RUNS / "stress-long")
-    assert set(groups) == set(stress.panel())
+    assert set(groups) == set(stress.long_panel())
     for label, records in groups.items():
         assert [record.manifest["seed"] for record in records] == [*range(stress.LONG_SEEDS)]
         used = {record.manifest["arguments"]["learning_rate"] for record in records}
-        assert used == {rates[label]}, label
+        assert used == {stress.LONG_RATES[label]}, label
         assert {len(record.rounds) for record in records} == {stress.LONG_ROUNDS}, label
 
 
