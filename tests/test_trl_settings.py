@@ -77,6 +77,7 @@ def test_a_method_in_trl_s_words():
         "epsilon": 0.2,
         "epsilon_high": 0.2,
         "beta": 0.01,
+        "use_bias_correction_kl": False,
         "importance_sampling_level": "token",
         "entropy_coef": 1e-3,
         "use_adaptive_entropy": False,

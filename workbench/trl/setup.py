@@ -117,6 +117,7 @@ def arguments(method: Method) -> dict[str, Any]:
         "epsilon": low,
         "epsilon_high": high,
         "beta": objective.kl,
+        "use_bias_correction_kl": False,  # it would multiply the penalty by the ratio
         "importance_sampling_level": objective.importance_sampling,
         "entropy_coef": objective.entropy,
         "use_adaptive_entropy": False,
