@@ -12,6 +12,7 @@ from scipy import stats
 from trl_cases import dataset, trainer
 
 import workbench as wb
+from workbench import methods
 from workbench.analysis.forecast import Sigmoid
 from workbench.analysis.intervals import welch
 from workbench.analysis.sources import logs
@@ -81,6 +82,35 @@ def test_a_directory_of_trl_gives_rewards_rollouts_and_the_rate(trained):
     assert [row["reward"] for row in log.rows] == rewards
     assert [row["rollouts"] for row in log.rows] == [16, 32, 48, 64]
     assert (log.seed, log.rate) == (5, 1e-3)
+
+
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        # TRL's table keeps the 16 latest completions of the 32.
+        ({"method": methods.pods(8, 4)}, [0, 32, 64, 64, 96, 128, 128]),
+        ({"steps_per_generation": 4}, [0, 32, 32, 32, 64, 64, 64]),
+        ({"logging_steps": 2}, None),
+    ],
+    ids=["method", "reused", "seldom"],
+)
+def test_rollouts_of_trl_are_all_that_were_sampled(settings, expected, tmp_path):
+    one = trainer(
+        tmp_path,
+        data=dataset(16, levels=(2, 3)),
+        options={"eval_dataset": dataset(4)},
+        max_steps=4,
+        log_completions=True,
+        num_completions_to_print=0,
+        eval_strategy="steps",
+        eval_steps=2,
+        eval_on_start=True,
+        **settings,
+    )
+    one.train()
+    one.save_state()
+    [log] = logs(tmp_path)
+    assert [row.get("rollouts") for row in log.rows] == (expected or [None] * 5)
 
 
 def test_completions_alone_say_the_rewards(trained, tmp_path):
