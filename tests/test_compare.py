@@ -113,6 +113,23 @@ def test_rollouts_of_trl_are_all_that_were_sampled(settings, expected, tmp_path)
     assert [row.get("rollouts") for row in log.rows] == (expected or [None] * 5)
 
 
+def test_the_order_of_columns_does_not_choose_the_score(tmp_path):
+    # As TRL logs them to W&B, which writes them in another order in every run.
+    wanted = {"eval/reward_std": 0.5, "eval/rewards/right/mean": 0.2, "eval/reward": 0.7}
+    places = {}
+    for arm, order in (("a", list(wanted)), ("b", [*wanted][::-1]), ("c", [*wanted][1:])):
+        rows = [{"_step": step, **{name: wanted[name] + step for name in order}} for step in (0, 1)]
+        places[arm] = tmp_path / f"{arm}.jsonl"
+        places[arm].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = wb.compare(places)
+    assert found.y == "eval/reward"
+    assert [found.curves[arm][0].scores.tolist() for arm in "abc"] == [[0.7, 1.7]] * 3
+    std = tmp_path / "std.jsonl"
+    std.write_text('{"step": 0, "eval/reward_std": 0.1}\n{"step": 1, "eval/reward_std": 0.1}\n')
+    with pytest.raises(ValueError, match="y: no usual name that all runs have"):
+        wb.compare({"a": places["a"], "std": std})
+
+
 def test_completions_alone_say_the_rewards(trained, tmp_path):
     folder, rewards = trained
     shutil.copytree(folder / "completions", tmp_path / "run" / "completions")
