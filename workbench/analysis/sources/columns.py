@@ -92,7 +92,7 @@ def _chosen(what: str, given: Any, runs: Sequence[tuple[str, Log]]) -> tuple[str
     """The name of x or y, the column of every run, and which these are where they differ."""
     labels = [label for label, _ in runs]
     if given is not None:
-        by_label = given if isinstance(given, Mapping) else dict.fromkeys(labels, given)
+        by_label: Any = given if isinstance(given, Mapping) else dict.fromkeys(labels, given)
         columns = [by_label.get(label) for label in labels]
         for column, (_, log) in zip(columns, runs):
             one_of(what, column, log.columns)
@@ -100,7 +100,7 @@ def _chosen(what: str, given: Any, runs: Sequence[tuple[str, Log]]) -> tuple[str
     for name, patterns in USUAL[what].items():
         # A column that all runs have, so that nothing else is compared with it.
         shared = _usual([log for _, log in runs], patterns)
-        found = [shared or _usual([log], patterns) for _, log in runs]
+        found = (shared or _usual([log], patterns) for _, log in runs)
         columns = [column for column in found if column]
         if len(columns) < len(runs):
             continue
