@@ -23,7 +23,8 @@ CBS = Path(__file__).parents[1] / "data/runs/cbs"
 def csv(path, values, steps=None, **columns):
     steps = range(1, len(values) + 1) if steps is None else steps
     path.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame({"step": steps, "reward": values, **columns}).to_csv(path, index=False)
+    table = pd.DataFrame({"step": steps, "reward": values, **columns})
+    table.to_csv(path, index=False, na_rep="nan")
     return path
 
 
@@ -128,6 +129,26 @@ def test_the_order_of_columns_does_not_choose_the_score(tmp_path):
     std.write_text('{"step": 0, "eval/reward_std": 0.1}\n{"step": 1, "eval/reward_std": 0.1}\n')
     with pytest.raises(ValueError, match="y: no usual name that all runs have"):
         wb.compare({"a": places["a"], "std": std})
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "json", "parquet"])
+def test_an_empty_cell_of_a_table_is_no_logged_value(ending, tmp_path):
+    # As wandb exports a history, in which rows of training have no score of the evaluation.
+    table = pd.DataFrame(
+        {"step": [1, 2, 2], "lr": [0.5, 0.5, None], "loss": [2, 1, None], "eval/reward": [None] * 3}
+    )
+    table.loc[[0, 2], "eval/reward"] = [0.25, 0.5]
+    path = tmp_path / f"a.{ending}"
+    write = {"json": table.to_json, "parquet": table.to_parquet}
+    separator = "\t" if ending == "tsv" else ","
+    write.get(ending, lambda path: table.to_csv(path, sep=separator, index=False))(path)
+    text = str(
+        wb.compare(
+            {"a": path, "b": csv(tmp_path / "b.csv", [0.1, 0.2])},
+            y={"a": "eval/reward", "b": "reward"},
+        )
+    )
+    assert "no finite number" not in text and "a: 0.5" in text
 
 
 def test_completions_alone_say_the_rewards(trained, tmp_path):
@@ -480,6 +501,8 @@ def test_a_figure_for_a_paper_has_nothing_cut_off(tmp_path, source):
     assert ax.figure.get_figwidth() == 3.25
     box = ax.figure.get_tightbbox()
     assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= 3.25 and box.y1 <= 2.6
+    # All scores are shares, and bands over two seeds are wider than any share can be.
+    assert 0 <= ax.get_ylim()[0] < ax.get_ylim()[1] <= 1
     lines = [line.get_color() for line in ax.lines if not line.get_label().startswith("_")]
     legend = [line.get_color() for line in ax.figure.legends[0].get_lines()]
     assert lines == legend == list(colours.values())

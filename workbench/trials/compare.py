@@ -174,8 +174,11 @@ def compare(
     for of, labels in (("", others), ("baseline_", [baseline] * len(others))):
         columns = [of + name for name in FORECAST_COLUMNS]
         table[columns] = [ahead[label][1:7] for label in labels]
-    refused = {made.why: label for label, made in ahead.items() if made.why}
-    notes += [f"No forecast of {label}: {why}." for why, label in refused.items()]
+    refused: dict[str, list[str]] = {}
+    for label, made in ahead.items():
+        if made.why:
+            refused.setdefault(made.why, []).append(label)
+    notes += [f"No forecast of {', '.join(labels)}: {why}." for why, labels in refused.items()]
     table["sentence"] = [
         _sentence(row, baseline, (x, y), budget, target, ahead) for row in table.to_dict("records")
     ]
