@@ -171,6 +171,11 @@ def test_events_of_tensorboard_say_what_the_state_says(trained, tmp_path):
         y={"state": "reward", "events": "train/reward"},
     ).table
     assert table["difference"].tolist() == pytest.approx([0.0], abs=1e-6)
+    # A tag is the cost of another of the same step, whichever was written first.
+    names = ("num_tokens", "reward")
+    state = [[row[name] for name in names] for row in logs(folder)[0].rows]
+    pairs = [[row[f"train/{name}"] for name in names] for row in log.rows if "train/reward" in row]
+    assert np.allclose(pairs, state)
 
 
 def test_an_unfinished_run_is_said_to_be_going_on(trained, tmp_path):
