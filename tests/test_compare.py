@@ -12,6 +12,7 @@ from scipy import stats
 from trl_cases import dataset, trainer
 
 import workbench as wb
+from workbench import methods
 from workbench.analysis.forecast import Sigmoid
 from workbench.analysis.intervals import welch
 from workbench.analysis.sources import logs
@@ -22,7 +23,8 @@ CBS = Path(__file__).parents[1] / "data/runs/cbs"
 def csv(path, values, steps=None, **columns):
     steps = range(1, len(values) + 1) if steps is None else steps
     path.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame({"step": steps, "reward": values, **columns}).to_csv(path, index=False)
+    table = pd.DataFrame({"step": steps, "reward": values, **columns})
+    table.to_csv(path, index=False, na_rep="nan")
     return path
 
 
@@ -83,6 +85,72 @@ def test_a_directory_of_trl_gives_rewards_rollouts_and_the_rate(trained):
     assert (log.seed, log.rate) == (5, 1e-3)
 
 
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        # TRL's table keeps the 16 latest completions of the 32.
+        ({"method": methods.pods(8, 4)}, [0, 32, 64, 64, 96, 128, 128]),
+        ({"steps_per_generation": 4}, [0, 32, 32, 32, 64, 64, 64]),
+        ({"logging_steps": 2}, None),
+    ],
+    ids=["method", "reused", "seldom"],
+)
+def test_rollouts_of_trl_are_all_that_were_sampled(settings, expected, tmp_path):
+    one = trainer(
+        tmp_path,
+        data=dataset(16, levels=(2, 3)),
+        options={"eval_dataset": dataset(4)},
+        max_steps=4,
+        log_completions=True,
+        num_completions_to_print=0,
+        eval_strategy="steps",
+        eval_steps=2,
+        eval_on_start=True,
+        **settings,
+    )
+    one.train()
+    one.save_state()
+    [log] = logs(tmp_path)
+    assert [row.get("rollouts") for row in log.rows] == (expected or [None] * 5)
+
+
+def test_the_order_of_columns_does_not_choose_the_score(tmp_path):
+    # As TRL logs them to W&B, which writes them in another order in every run.
+    wanted = {"eval/reward_std": 0.5, "eval/rewards/right/mean": 0.2, "eval/reward": 0.7}
+    places = {}
+    for arm, order in (("a", list(wanted)), ("b", [*wanted][::-1]), ("c", [*wanted][1:])):
+        rows = [{"_step": step, **{name: wanted[name] + step for name in order}} for step in (0, 1)]
+        places[arm] = tmp_path / f"{arm}.jsonl"
+        places[arm].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = wb.compare(places)
+    assert found.y == "eval/reward"
+    assert [found.curves[arm][0].scores.tolist() for arm in "abc"] == [[0.7, 1.7]] * 3
+    std = tmp_path / "std.jsonl"
+    std.write_text('{"step": 0, "eval/reward_std": 0.1}\n{"step": 1, "eval/reward_std": 0.1}\n')
+    with pytest.raises(ValueError, match="y: no usual name that all runs have"):
+        wb.compare({"a": places["a"], "std": std})
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "json", "parquet"])
+def test_an_empty_cell_of_a_table_is_no_logged_value(ending, tmp_path):
+    # As wandb exports a history, in which rows of training have no score of the evaluation.
+    table = pd.DataFrame(
+        {"step": [1, 2, 2], "lr": [0.5, 0.5, None], "loss": [2, 1, None], "eval/reward": [None] * 3}
+    )
+    table.loc[[0, 2], "eval/reward"] = [0.25, 0.5]
+    path = tmp_path / f"a.{ending}"
+    write = {"json": table.to_json, "parquet": table.to_parquet}
+    separator = "\t" if ending == "tsv" else ","
+    write.get(ending, lambda path: table.to_csv(path, sep=separator, index=False))(path)
+    text = str(
+        wb.compare(
+            {"a": path, "b": csv(tmp_path / "b.csv", [0.1, 0.2])},
+            y={"a": "eval/reward", "b": "reward"},
+        )
+    )
+    assert "no finite number" not in text and "a: 0.5" in text
+
+
 def test_completions_alone_say_the_rewards(trained, tmp_path):
     folder, rewards = trained
     shutil.copytree(folder / "completions", tmp_path / "run" / "completions")
@@ -103,6 +171,11 @@ def test_events_of_tensorboard_say_what_the_state_says(trained, tmp_path):
         y={"state": "reward", "events": "train/reward"},
     ).table
     assert table["difference"].tolist() == pytest.approx([0.0], abs=1e-6)
+    # A tag is the cost of another of the same step, whichever was written first.
+    names = ("num_tokens", "reward")
+    state = [[row[name] for name in names] for row in logs(folder)[0].rows]
+    pairs = [[row[f"train/{name}"] for name in names] for row in log.rows if "train/reward" in row]
+    assert np.allclose(pairs, state)
 
 
 def test_an_unfinished_run_is_said_to_be_going_on(trained, tmp_path):
@@ -524,6 +597,8 @@ def test_a_figure_for_a_paper_has_nothing_cut_off(tmp_path, source):
     assert ax.figure.get_figwidth() == 3.25
     box = ax.figure.get_tightbbox()
     assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= 3.25 and box.y1 <= 2.6
+    # All scores are shares, and bands over two seeds are wider than any share can be.
+    assert 0 <= ax.get_ylim()[0] < ax.get_ylim()[1] <= 1
     lines = [line.get_color() for line in ax.lines if not line.get_label().startswith("_")]
     legend = [line.get_color() for line in ax.figure.legends[0].get_lines()]
     assert lines == legend == list(colours.values())

@@ -42,7 +42,8 @@ from trl_cases import (
 
 from workbench import methods
 from workbench import trl as workbench_trl
-from workbench.objectives import Objective
+from workbench.objectives import Objective, kl_estimate
+from workbench.policies.transformers import TransformersPolicy
 from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import choose
 from workbench.rules.advantages import GroupNormalized, OfRewards, group_normalized
@@ -161,6 +162,25 @@ def test_the_number_of_micro_batches_changes_no_penalty(tmp_path):
     assert not torch.allclose(by_steps[1], gradient(one, 1), atol=1e-3)
     assert torch.allclose(by_steps[3], by_steps[1], atol=1e-5)
     assert torch.allclose(by_steps[4], by_steps[1], atol=1e-5)
+
+
+def test_the_penalty_has_the_gradient_of_the_objective(tmp_path):
+    # TRL's default multiplies the penalty by the ratio, which has a gradient of its own.
+    method = methods.grpo(4, objective=Objective(loss_aggregation="rollout", kl=0.5))
+    one = shaken(trainer(tmp_path, method), 0.03)
+    outcome = hand_made_round(advantages=np.zeros(5))  # the penalty alone
+    model, reference = one.accelerator.unwrap_model(one.model), one.ref_model
+    model.zero_grad()
+    rows = outcome.rollouts.take(outcome.rows)
+    logprobs, old = (
+        TransformersPolicy(each, one.processing_class).logprobs(rows) for each in (model, reference)
+    )
+    mask = torch.as_tensor(rows.response.mask())
+    by_row = torch.where(mask, kl_estimate(logprobs, old.detach()), 0.0).sum(1) / mask.sum(1)
+    (0.5 * (by_row * torch.as_tensor(rows["gradient"])).sum() / len(rows)).backward()
+    expected = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    assert expected.abs().max() > 1e-3
+    assert torch.allclose(gradient(one, 1, outcome), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("aggregation", ["token", "rollout"])

@@ -236,9 +236,9 @@ def test_a_verdict_by_each_rule(caplog):
     assert named(scores, first=True).tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize("correct", ["accuracy", ["right"], 0.5])
+@pytest.mark.parametrize("correct", ["accuracy", ["right"], 0.5, "short"])
 def test_what_correct_may_not_be(correct, tmp_path):
-    functions = [boxed, right] if correct == 0.5 else right
+    functions = {"0.5": [boxed, right], "short": [short, short]}.get(str(correct), right)
     refused(tmp_path, small("dapo"), "^correct=", reward=functions, options={"correct": correct})
 
 

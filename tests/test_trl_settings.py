@@ -77,6 +77,7 @@ def test_a_method_in_trl_s_words():
         "epsilon": 0.2,
         "epsilon_high": 0.2,
         "beta": 0.01,
+        "use_bias_correction_kl": False,
         "importance_sampling_level": "token",
         "entropy_coef": 1e-3,
         "use_adaptive_entropy": False,
@@ -200,6 +201,10 @@ def test_wrong_arguments_are_named_before_a_model_is_loaded(tmp_path):
     grpo = methods.grpo(4)
     pictures = dataset(8).add_column("image", [""] * 8)
     refused(tmp_path, grpo, "^train_dataset: .*image", data=pictures)
+    few = "^train_dataset: it has 3 rows, and a round has 4 prompts"
+    refused(tmp_path, grpo, few, data=dataset(3))
+    texts = dataset(8).map(lambda row: {"level": f"Level {row['level']}"})
+    refused(tmp_path, methods.adarft(4), "levels.*without numbers in a column 'level'", data=texts)
     refused(tmp_path, 7, "^method=7", num_generations=4)
     refused(tmp_path, "podz", "^method='podz'.*did you mean 'pods'", num_generations=8)
     # A name is enough, also that of a method which another package brings.

@@ -177,6 +177,25 @@ def test_an_environment_owns_the_reward(tmp_path):
     assert Counting.made >= 16  # a rollout has an environment of its own
 
 
+class Filling(Counting):
+    """An environment that plays on the board of its row."""
+
+    def reset(self, board, **_):
+        board.append("x")
+        self.board = board
+
+    def get_reward(self):
+        return float(len(self.board))
+
+
+def test_every_rollout_plays_on_a_board_of_its_own(tmp_path):
+    data = talk(8).map(lambda row: {"board": ["o"]})
+    options = {"environment_factory": Filling, "processing_class": tokenizer_of_tools()}
+    settings = {"data": data, "reward": None, "max_steps": 1}
+    one = trained(trainer(tmp_path, methods.grpo(4), options=options, **settings))
+    assert logged(one, "rewards/Filling/mean", "reward_std") == [[2.0], [0.0]]
+
+
 class Posing(Counting):
     """An environment that also poses the problem."""
 

@@ -571,6 +571,7 @@ def test_sizes_and_further_libraries_are_the_users():
         (methods.dapo(), "data.gen_batch_size", 4),
         (methods.cbs(), "actor_rollout_ref.rollout.free_cache_engine", True),
         (methods.cbs(), "algorithm.rollout_correction.bypass_mode", True),
+        (methods.pods(), "algorithm.norm_adv_by_std_in_grpo", False),
         (methods.pods(), "algorithm.use_kl_in_reward", True),
         (methods.pods(), "algorithm.filter_groups.enable", True),
         (methods.pods(), "trainer.v1.sampler.sync_refill_failed_groups", True),

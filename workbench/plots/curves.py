@@ -136,6 +136,8 @@ def compared(
             text = f"{plain(label)} ({seeds([len(group)])})"
             band(ax, [(one.places(unit), one.scores) for one in group], text, styles[label])
         short_numbers(ax, "round" if unit.name == "step" else unit)
+        if all(0 <= score <= 1 for group in curves.values() for c in group for score in c.scores):
+            _end_at_0_and_1(ax)
     return ax
 
 

@@ -1,5 +1,6 @@
 """Sampling the rollouts of one round with TRL's trainer, on all processes together."""
 
+import copy
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -274,7 +275,9 @@ class RoundSampler:
         trainer = self.trainer
         # Rows of the data set may have columns that TRL's loader has removed from its own.
         columns = next(iter(self.rows.values())).keys()
-        rows = [{name: self.rows[key][name] for name in columns} for key in names]
+        # A rollout has a row of its own, as in TRL: an environment may play on the board that it
+        # was given.
+        rows = [copy.deepcopy({name: self.rows[key][name] for name in columns}) for key in names]
         output, (scores, responses, texts) = trainer.draw(rows)
         # TRL pads prompts on the left, and the mask says where they are. Taken as arrays first: an
         # operation of torch for every row would cost more than all the rest of this function.

@@ -117,6 +117,7 @@ def arguments(method: Method) -> dict[str, Any]:
         "epsilon": low,
         "epsilon_high": high,
         "beta": objective.kl,
+        "use_bias_correction_kl": False,  # it would multiply the penalty by the ratio
         "importance_sampling_level": objective.importance_sampling,
         "entropy_coef": objective.entropy,
         "use_adaptive_entropy": False,
@@ -268,13 +269,21 @@ def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -
             "train_dataset: it has a column of images, and a method's table of rollouts holds "
             "tokens alone; train with method=None"
         )
+    prompts = config.generation_batch_size // config.num_generations
+    if is_indexable and len(dataset) < prompts:
+        raise ValueError(
+            f"train_dataset: it has {len(dataset)} rows, and a round has {prompts} prompts "
+            "(generation_batch_size / num_generations), so that TRL would end without a step; use "
+            "more rows or a smaller batch"
+        )
     old = {"old_logprobs", "current_logprobs"}
     limits: dict[str, set[str]] = {}
     if not is_indexable:
         found = {"problem_choice", "more_problems"}
         limits["without a train_dataset that can be indexed (a datasets.Dataset)"] = found
-    if not is_indexable or "level" not in columns:
-        limits["without the column 'level' in train_dataset"] = {"levels"}
+    has_levels = is_indexable and "level" in columns
+    if not has_levels or dataset.features["level"].dtype in ("string", "large_string"):
+        limits["without numbers in a column 'level' of train_dataset"] = {"levels"}
     if any(given.get(name) for name in ("tools", "environment_factory", "rollout_func")):
         limits["with tools, environments or a rollout_func"] = {"old_responses", *old}
     if config.use_vllm and config.vllm_importance_sampling_correction:

@@ -62,7 +62,7 @@ class Verdict(adapters.Verdict):
         if correct is None:
             fits = len(names) <= 1 or not needed
         elif isinstance(correct, str):
-            fits = correct in names
+            fits = names.count(correct) == 1
         elif is_number(correct):
             fits = len(names) == 1
         else:

@@ -313,6 +313,11 @@ def check_configuration(config: Mapping[str, Any], method: Method) -> None:
                 f"{key}={json.dumps(present, default=str)}: the method {method.name!r} needs "
                 f"{json.dumps(wanted, default=str)}; configuration(method) has all its keys"
             )
+    if _value(config, "algorithm.norm_adv_by_std_in_grpo") is False:
+        raise ValueError(
+            "algorithm.norm_adv_by_std_in_grpo=False: the method's advantage scales rewards; leave "
+            "it out, or change the method, as in methods.dr_grpo()"
+        )
     refused = dict(REFUSED)
     if not _value(config, "reward.reward_model.enable_resource_pool"):
         refused["reward.reward_model.enable"] = (

@@ -22,6 +22,7 @@ from workbench.utils.validation import brief, one_of
 
 USUAL = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 SMOOTHED = ("smooth", "smoothed", "ema", "running", "moving")
+NO_MEANS = ("std", "min", "max", "var", "median")
 NO_SEED = -1
 
 
@@ -91,7 +92,7 @@ def _chosen(what: str, given: Any, runs: Sequence[tuple[str, Log]]) -> tuple[str
     """The name of x or y, the column of every run, and which these are where they differ."""
     labels = [label for label, _ in runs]
     if given is not None:
-        by_label = given if isinstance(given, Mapping) else dict.fromkeys(labels, given)
+        by_label: Any = given if isinstance(given, Mapping) else dict.fromkeys(labels, given)
         for label in labels:
             if label not in by_label:
                 raise ValueError(f"{what}: it names no column of {label}")
@@ -100,7 +101,9 @@ def _chosen(what: str, given: Any, runs: Sequence[tuple[str, Log]]) -> tuple[str
             one_of(what, column, log.columns)
         return " and ".join(dict.fromkeys(columns)), columns, ""
     for name, patterns in USUAL[what].items():
-        found = [_first(log.columns, patterns) for _, log in runs]
+        # A column that all runs have, so that nothing else is compared with it.
+        shared = _usual([log for _, log in runs], patterns)
+        found = (shared or _usual([log], patterns) for _, log in runs)
         columns = [column for column in found if column]
         if len(columns) < len(runs):
             continue
@@ -114,9 +117,14 @@ def _chosen(what: str, given: Any, runs: Sequence[tuple[str, Log]]) -> tuple[str
     )
 
 
-def _first(columns: Sequence[str], patterns: Sequence[str]) -> str | None:
-    """The first column that fits the first pattern that any fits."""
-    fitting = (c for pattern in patterns for c in columns if fnmatchcase(c.lower(), pattern))
+def _usual(logs: Sequence[Log], patterns: Sequence[str]) -> str | None:
+    """The column of all these logs that fits the first pattern; of several the shortest.
+
+    Their order says nothing: W&B writes them in another one in every run.
+    """
+    shared = set.intersection(*(set(log.columns) for log in logs))
+    means = sorted((c for c in shared if words(c).isdisjoint(NO_MEANS)), key=lambda c: (len(c), c))
+    fitting = (c for pattern in patterns for c in means if fnmatchcase(c.lower(), pattern))
     return next(fitting, None)
 
 

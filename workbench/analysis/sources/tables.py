@@ -6,7 +6,10 @@ programs write the metrics beside the step.
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -15,8 +18,8 @@ from workbench.analysis.sources.log import Log, flat, json_lines
 SOURCE = "table of metrics"
 LINES = (".jsonl", ".ndjson")
 READERS = {
-    ".csv": pd.read_csv,
-    ".tsv": lambda path: pd.read_csv(path, sep="\t"),
+    ".csv": partial(pd.read_csv, dtype=str, keep_default_na=False),
+    ".tsv": partial(pd.read_csv, dtype=str, keep_default_na=False, sep="\t"),
     ".json": lambda path: pd.read_json(path, precise_float=True),
     ".parquet": pd.read_parquet,
 }
@@ -32,9 +35,23 @@ def fits(path: Path) -> bool:
 def read(path: Path) -> Log:
     """The rows of the table. The index of a DataFrame that was saved is a column without a name."""
     if path.suffix in READERS:
-        return Log(path, SOURCE, READERS[path.suffix](path).to_dict("records"))
+        table = READERS[path.suffix](path).to_dict("records")
+        return Log(path, SOURCE, [{name: _value(row[name]) for name in row} for row in table])
     lines, notes = json_lines(path if path.is_file() else next(path.glob("*.jsonl")))
     for line in lines:
         data = line.pop("data", None)
         line |= data if isinstance(data, dict) else {}
     return Log(path, SOURCE, [flat(line) for line in lines], notes=notes)
+
+
+def _value(cell: Any) -> Any:
+    """What was logged, None where nothing was: a row of an evaluation has no loss.
+
+    Of CSV that is the number of a text, NaN included. The other kinds have NaN for an empty cell.
+    """
+    if isinstance(cell, str):
+        try:
+            return float(cell)
+        except ValueError:
+            return None
+    return None if isinstance(cell, float) and math.isnan(cell) else cell

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from workbench.analysis.sources.log import Log
 
@@ -18,7 +19,10 @@ def fits(path: Path) -> bool:
 
 
 def read(path: Path) -> Log:
-    """All scalars, in the order in which they were written, with `step` and `wall_time`."""
+    """All scalars, in the order in which they were written, with `step` and `wall_time`.
+
+    Those of a step are one row, so that any of them can be the cost of the others.
+    """
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ImportError:
@@ -27,14 +31,15 @@ def read(path: Path) -> Log:
         ) from None
     # Several files are one run that was started again.
     files = [path] if path.is_file() else sorted(path.rglob(FILES))
-    rows = []
+    scalars = []
     for each in files:
         # No limit on their number, and steps that were made again are not thrown away here.
         events = EventAccumulator(str(each), {"scalars": 0}, purge_orphaned_data=False).Reload()
         for tag in events.Tags()["scalars"]:
-            rows += [
-                {"step": e.step, "wall_time": e.wall_time, tag: e.value}
-                for e in events.Scalars(tag)
-            ]
-    rows.sort(key=lambda row: row["wall_time"])
+            scalars += [(tag, event) for event in events.Scalars(tag)]
+    rows: list[dict[str, Any]] = []
+    for tag, event in sorted(scalars, key=lambda scalar: scalar[1].wall_time):
+        if not rows or rows[-1]["step"] != event.step or tag in rows[-1]:
+            rows.append({"step": event.step, "wall_time": event.wall_time})
+        rows[-1][tag] = event.value
     return Log(path, SOURCE, rows)

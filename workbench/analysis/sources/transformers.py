@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from workbench.analysis.sources.log import Log
@@ -29,7 +30,7 @@ def fits(path: Path) -> bool:
 
 
 def read(path: Path) -> Log:
-    """The log history, and how many completions there were by each step."""
+    """The log history, and how many rollouts there were by each step where it tells them."""
     folder = path.parent if path.is_file() else path
     # The directory's own state may be older than a checkpoint of a run that went on.
     files = [path] if path.is_file() else [path / STATE, *path.glob(f"checkpoint-*/{STATE}")]
@@ -37,7 +38,8 @@ def read(path: Path) -> Log:
     by_step = _completions(folder)
     if not states:
         note = f"it has no {STATE}, so that its completions are read; rewards weigh 1 each"
-        return Log(path, SOURCE, list(by_step.values()), notes=[note])
+        rows = by_step[["reward"]].reset_index().to_dict("records")
+        return Log(path, SOURCE, rows, notes=[note])
     state = max(states, key=lambda each: each["global_step"])
     # The last row has totals of the whole training.
     log = Log(path, SOURCE, [row for row in state["log_history"] if "train_runtime" not in row])
@@ -46,21 +48,34 @@ def read(path: Path) -> Log:
             f"it is at step {state['global_step']} of {state['max_steps']}: it is going on, or was "
             "stopped"
         )
-    # Where not every step has completions their number would be too small.
-    if {row["step"] for row in log.rows if "reward" in row} <= by_step.keys():
-        counts = {step: {"rollouts": each["rollouts"]} for step, each in by_step.items()}
-        log.rows = [{**row, **counts.get(row["step"], {})} for row in log.rows]
+    _add_rollouts(log.rows, by_step["rollouts"].to_dict())
     return log
 
 
-def _completions(folder: Path) -> dict[int, dict[str, Any]]:
-    """By step: the mean of the rewards' sum, and completions until then."""
+def _add_rollouts(rows: list[dict[str, Any]], kept: dict[int, int]) -> None:
+    """Add the rollouts until then to every row, where the log tells them.
+
+    Of a step TRL keeps the completions of one generation alone, and no more than it trains on, so
+    that every step must be there, and a method's own number comes first. A step without a reward
+    has sampled nothing.
+    """
+    steps = [row["step"] for row in rows if "loss" in row]
+    counts = [
+        row.get("workbench/rollouts", kept.get(row["step"], np.nan)) if "reward" in row else 0
+        for row in rows
+    ]
+    totals = np.cumsum(counts).tolist()
+    if steps == list(range(1, len(steps) + 1)) and any(counts) and np.isfinite(totals[-1]):
+        for row, total in zip(rows, totals):
+            row["rollouts"] = total
+
+
+def _completions(folder: Path) -> pd.DataFrame:
+    """By step: the mean of the rewards' sum, and the number of completions."""
     files = sorted(folder.glob("completions/*.parquet"))
     if not files:
-        return {}
+        return pd.DataFrame(columns=["reward", "rollouts"])
     table = pd.concat([pd.read_parquet(each) for each in files])
     names = table.columns.difference(NO_REWARDS)
     rewards = table[names].select_dtypes("number").sum(axis=1)
-    by_step = rewards.groupby(table["step"].astype(int)).agg(["mean", "size"])
-    rows = zip(by_step.index.tolist(), by_step["mean"].tolist(), by_step["size"].cumsum().tolist())
-    return {step: {"step": step, "reward": mean, "rollouts": total} for step, mean, total in rows}
+    return rewards.groupby(table["step"].astype(int)).agg(reward="mean", rollouts="size")
