@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 from decimal import Decimal
 
+import numpy as np
 import pandas as pd
 import pytest
 from conftest import go, small_lab
@@ -306,6 +307,11 @@ def test_a_pool_can_be_made_problem_by_problem():
     assert pool.checked_for is None
     with pytest.raises(ValueError, match="id=''"):
         Problem("", "1+1=", "2")
+    for level in (1.5, "hard", None, -1, 2**63):
+        with pytest.raises(ValueError, match=r"level=.* whole number"):
+            Problem("sum-1", "1+1=", "2", level)
+    of_numpy = Problem("sum-1", "1+1=", "2", np.int64(3))
+    assert Pool([of_numpy]).digest == Pool([replace(of_numpy, level=3)]).digest
 
 
 def test_the_digest_depends_on_every_field_and_on_the_order():
