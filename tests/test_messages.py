@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from conftest import go, small_lab
 from typer.testing import CliRunner
 
@@ -54,6 +55,21 @@ def test_a_verifier_that_raises_is_named_with_the_response_that_makes_it_raise()
 
     with pytest.raises(ValueError, match=r"^verifier: Reads\.score raised JSONDecodeError .*'{'"):
         checked_scores(Reads(), ["1", "{", "0"], ["1"] * 3)
+
+
+@pytest.mark.parametrize("options", [{"requires_grad": True}, {"dtype": torch.bfloat16}])
+def test_a_tensor_that_numpy_cannot_read_is_named(options):
+    """NumPy's own error once said neither whose rewards they are nor what to do."""
+    says = Says(lambda n: Scores(torch.ones(n, **options), np.full(n, "ok")))
+    with pytest.raises(ValueError, match=r"^verifier: Says\.score returned .*tolist"):
+        checked_scores(says, ["1"], ["1"])
+
+
+@pytest.mark.parametrize("name", ["id", "prompt", "answer"])
+def test_a_lone_surrogate_of_a_problem_is_named_before_a_model_is_loaded(name):
+    problem = Problem(**{"id": "a", "prompt": "1+1=", "answer": "2", name: "1\ud83d"})
+    with pytest.raises(ValueError, match=r"^problems: Problem\(id=.* lone surrogate"):
+        replace(small_lab(held_out=0), problems=Pool([problem]))
 
 
 class Judges(wb.verifiers.Verifier):

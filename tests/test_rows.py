@@ -3,7 +3,9 @@
 import json
 import os
 from dataclasses import replace
+from decimal import Decimal
 
+import numpy as np
 import pandas as pd
 import pytest
 from conftest import go, small_lab
@@ -68,6 +70,7 @@ THIRD = {"prompt": "3+3=", "answer": "6"}
         ([*ROWS, THIRD | {"answer": float("nan")}], "row 2: the answer"),
         ([*ROWS, THIRD | {"answer": True}], "row 2: the answer"),
         ([*ROWS, THIRD | {"answer": ""}], "row 2: the answer"),
+        ([*ROWS, THIRD | {"answer": "1\ud83d"}], "row 2: the answer .* surrogates"),
         ([*ROWS, ROWS[0]], "rows 0, 2; .*repeated="),
         ([*ROWS, {"prompt": "1+1=", "answer": "3"}], "rows 0, 2 .*'2', '3'"),
         ([*ROWS, THIRD | {"answer": "}{"}], "Math cannot use 1 of the 3 .*'3\\+3='"),
@@ -203,6 +206,24 @@ def test_a_data_frame_with_two_columns_of_one_name_is_refused():
         from_rows(frame)
 
 
+def test_numbers_of_32_bits_are_taken_as_they_are_written(tmp_path):
+    frame = pd.DataFrame({"prompt": ["a=", "b="], "answer": [1234.567, 0.1], 0: [1.0, 2.0]})
+    frame = frame.astype({"answer": "float32", 0: "float32"})
+    frame[["prompt", "answer"]].to_parquet(tmp_path / "data.parquet")
+    for pool in (from_rows(frame), from_file(tmp_path / "data.parquet")):
+        assert [each.answer for each in pool] == ["1234.567", "0.1"]
+
+
+def test_a_decimal_is_a_number():
+    assert from_rows([{"prompt": "a=", "answer": Decimal("1.10")}])[0].answer == "1.10"
+
+
+@pytest.mark.parametrize("level", [10**30, 1e20])
+def test_a_level_that_no_column_has_room_for_is_refused(level):
+    with pytest.raises(ValueError, match=r"row 0: the hard is .* 18 digits"):
+        from_rows([{"prompt": "1+1", "answer": "2", "hard": level}], level="hard")
+
+
 @pytest.mark.slow
 def test_numbers_in_a_csv_file_stay_as_they_are_written(tmp_path):
     path = tmp_path / "data.csv"
@@ -260,6 +281,7 @@ def test_a_field_of_a_csv_file_may_be_long(tmp_path):
         ("bad.csv", "prompt,answer\nwhich, B or C,A\n", "bad.csv.*row 0 has more fields"),
         ("bad.csv", 'prompt,answer\n1+1=,"2\n2+2=,4\n', "bad.csv.*end of data"),
         ("bad.csv", "prompt,answer,answer\n1+1=,2,3\n", "several columns 'answer'"),
+        ("bad.csv", "", r"bad\.csv.*at least one row"),
         ("bad.json", "[" * 100_000, "bad.json"),
         ("bad.parquet", "PAR1", r"path=.*bad\.parquet"),
     ],
@@ -285,6 +307,11 @@ def test_a_pool_can_be_made_problem_by_problem():
     assert pool.checked_for is None
     with pytest.raises(ValueError, match="id=''"):
         Problem("", "1+1=", "2")
+    for level in (1.5, "hard", None, -1, 2**63):
+        with pytest.raises(ValueError, match=r"level=.* whole number"):
+            Problem("sum-1", "1+1=", "2", level)
+    of_numpy = Problem("sum-1", "1+1=", "2", np.int64(3))
+    assert Pool([of_numpy]).digest == Pool([replace(of_numpy, level=3)]).digest
 
 
 def test_the_digest_depends_on_every_field_and_on_the_order():

@@ -6,7 +6,9 @@ import shutil
 import threading
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -25,7 +27,7 @@ from workbench.reports import tables
 from workbench.rollouts import Ragged
 from workbench.rules.replay import load_answers, save_answers
 from workbench.trials import Trial, sweep
-from workbench.verifiers import Math
+from workbench.verifiers import Math, Scores, Verifier
 
 MODEL = str(shipped("models/tiny"))
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in (1, 2) for b in (3, 4, 5, 6)]
@@ -192,6 +194,64 @@ def test_a_verifier_may_count_while_its_run_goes_on(tmp_path):
     started = run(lab, tmp_path)
     go(started, 1)
     assert len(go(started, 2)) == 1
+
+
+class Longer:
+    """A verifier of one's own that keeps its argument under another name."""
+
+    def __init__(self, bound):
+        self._bound = bound
+
+    def score(self, responses, answers):
+        return Scores.of(["ok" if len(text) > self._bound else "wrong" for text in responses])
+
+
+class Among(Verifier):
+    def __init__(self, bounds):
+        self.bounds = bounds
+
+    def judge(self, responses, answers):
+        return Longer(max(self.bounds)).score(responses, answers)
+
+
+def longer(bound):
+    """A verifier that is a function in an object."""
+    return SimpleNamespace(score=lambda texts, answers: Longer(bound).score(texts, answers))
+
+
+def with_dropout(share, key=0.0):
+    policy = small_lab().policy()
+    policy.model.config.attention_dropout = share + key
+    return policy
+
+
+class Maker:
+    def __init__(self, share):
+        self.share = share
+
+    def make(self):
+        return with_dropout(self.share)
+
+
+@pytest.mark.parametrize(
+    ("part", "make"),
+    [
+        ("verifier", Longer),
+        ("verifier", longer),
+        ("verifier", lambda bound: Among([1, bound])),
+        ("verifier", lambda bound: Among({1: bound})),
+        ("make_policy", lambda bound: partial(with_dropout, bound / 10)),
+        ("make_policy", lambda bound: partial(with_dropout, 0.0, key=bound / 10)),
+        ("make_policy", lambda bound: Maker(bound / 10).make),
+    ],
+)
+def test_what_parts_of_ones_own_were_made_with_stays_the_same(part, make, tmp_path):
+    """Their code alone once told them apart, and another bound went on in silence."""
+    options = {"evaluate_every": 0}
+    go(run(replace(small_lab(), **{part: make(2)}), tmp_path, **options), 1)
+    with pytest.raises(ValueError, match=r"other conditions .*code\."):
+        run(replace(small_lab(), **{part: make(3)}), tmp_path, **options)
+    go(run(replace(small_lab(), **{part: make(2)}), tmp_path, **options), 2)
 
 
 CALLS = []

@@ -56,6 +56,8 @@ class Problem:
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id:
             raise ValueError(f"id={self.id!r}: a text that is not empty is needed")
+        whole_number("level", self.level, 0)
+        object.__setattr__(self, "level", int(self.level))  # also where NumPy made it
 
 
 class Pool(Sequence):

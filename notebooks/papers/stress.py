@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from papers.regimes import recorded_table, shelve, shelve_runs
+from papers.regimes import shelve, shelve_runs
 from workbench import labs, methods
 from workbench.methods import Method
 from workbench.policies.stress import Stress
@@ -65,8 +65,8 @@ def panel() -> dict[str, Method]:
     }
 
 
-# The rates of the long runs. An earlier panel found them for 60 rounds of the plain lab, by six runs
-# an arm on one seed.
+# The rates of the long runs. An earlier panel found them for 60 rounds of the plain lab, by six
+# runs an arm on one seed.
 LONG_RATES = {
     BASELINE: 1.27e-3,
     "pods": 1.8e-3,

@@ -30,6 +30,7 @@ from workbench.verifiers.code import read_tests
 Row = Mapping[str, Any]
 
 REPEATED = ("refuse", "drop")
+LONGEST_LEVEL = 18  # digits, as 64 bits have room for
 
 # Answers that look like mathematics and are letters or words. Math-Verify reads them as products.
 LETTER = re.compile(r"\(?[A-Z]\)?(?:[.):]\s.*)?", re.DOTALL)
@@ -196,10 +197,11 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
         with path.open(encoding=ENCODING, newline="") as file:
             # Strict, or a quotation mark that is never closed would swallow all rows behind it.
             reader = csv.DictReader(file, strict=True)
+            names = reader.fieldnames or []  # read from the file when asked for
             rows = list(reader)
     finally:
         csv.field_size_limit(usual)
-    _check_columns(reader.fieldnames or [])
+    _check_columns(names)
     for number, row in enumerate(rows):
         if None in row:
             raise ValueError(
@@ -210,9 +212,16 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
 
 
 def _of_parquet(path: Path) -> list[dict[str, Any]]:
+    import pyarrow as pa
     import pyarrow.parquet
 
-    return pyarrow.parquet.read_table(path).to_pylist()
+    table = pyarrow.parquet.read_table(path)
+    for place, column in enumerate(table.columns):
+        if pa.types.is_float32(column.type):
+            # As they are written: 0.1 of 32 bits is 0.10000000149 in 64.
+            exact = column.cast(pa.string()).cast(pa.float64())
+            table = table.set_column(place, table.column_names[place], exact)
+    return table.to_pylist()
 
 
 ENCODING = "utf-8-sig"  # with or without a byte order mark
@@ -232,7 +241,10 @@ def _listed_rows(rows: Any) -> list[Any]:
     # The iteration of a data frame gives the names of its columns.
     if isinstance(rows, pd.DataFrame):
         _check_columns(list(rows.columns))
-        return rows.to_dict("records")
+        short = rows.select_dtypes(["float16", "float32"])
+        # As they are written: 0.1 of 32 bits is 0.10000000149 in 64.
+        written = rows.astype(dict.fromkeys(short, str))
+        return written.astype(dict.fromkeys(short, float)).to_dict("records")
     if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
         raise ValueError(
             f"rows={brief(rows)}: a list of dicts is needed, such as "
@@ -263,7 +275,7 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
         raise refused("prompt", "a text that is not blank")
     gold = row[columns["answer"]]
     # Numbers are taken as they are written. A bool is no number here, and neither is NaN.
-    if is_number(gold) or type(gold) is int:
+    if is_number(gold) or type(gold) in (int, Decimal):
         try:
             gold = str(gold)
         except ValueError as error:  # a number of thousands of digits
@@ -279,13 +291,14 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
         level = row[columns["level"]]
         # One missing value makes floats of all in a column of a data frame.
         level = str(int(level) if isinstance(level, float) and level.is_integer() else level)
-        if not level.isdecimal():
-            raise refused("level", "a whole number from 0")
+        if not level.isdecimal() or len(level) > LONGEST_LEVEL:
+            raise refused("level", f"a whole number from 0, of {LONGEST_LEVEL} digits at most,")
     text = template.replace("{prompt}", question)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise refused("prompt", "a text without lone surrogates") from None
+    for column, content in (("prompt", text), ("answer", gold)):
+        try:
+            content.encode()
+        except UnicodeEncodeError:
+            raise refused(column, "a text without lone surrogates") from None
     # An id by content and not by position, so that a history survives new rows and another order.
     return Problem(f"own/{digest_of(text)}", text, gold.strip(), int(level))
 

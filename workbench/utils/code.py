@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.utils.descriptions import describe, parameters
+from workbench.utils.descriptions import describe
 
 DIGITS = 16
 # What Python itself keeps in a class: where it stands, and what copying and pickling have found.
@@ -35,8 +35,9 @@ def digest_of(data: Any) -> str:
 def own_code(value: Any) -> dict[str, str]:
     """The code of your own that an object consists of, name to text.
 
-    Classes and functions belong to it, and the functions, classes and constants that these use by
-    name. What is installed as a package, and this package itself, do not.
+    Classes and functions belong to it, the functions, classes and constants that these use by name,
+    and what an object or a partial function was made with. What is installed as a package, and this
+    package itself, do not.
     """
     found: dict[str, str] = {}
     left = [value]
@@ -49,6 +50,9 @@ def own_code(value: Any) -> dict[str, str]:
         seen.add(id(part))
         if isinstance(part, partial):
             left += [part.func, *part.args, *part.keywords.values()]
+            if _is_own(part.func):
+                by_place = {f"argument {i}": value for i, value in enumerate(part.args)}
+                _keep_arguments(found, part.func, {**by_place, **part.keywords})
         elif isinstance(part, list | tuple | set | frozenset):
             left += part
         elif isinstance(part, dict):
@@ -63,7 +67,6 @@ def own_code(value: Any) -> dict[str, str]:
         elif isinstance(part, types.MethodType):
             # What a method does depends on the object that it belongs to.
             left += [part.__func__, part.__self__]
-            _keep_constant(found, f"{part.__module__}.{part.__qualname__} of", part.__self__)
         elif isinstance(part, types.FunctionType):
             if _is_own(part):
                 found[f"{part.__module__}.{part.__qualname__}"] = _text_of(part)
@@ -74,16 +77,35 @@ def own_code(value: Any) -> dict[str, str]:
             left.append(part.__wrapped__)
         elif type(part).__module__ != "builtins" and not isinstance(part, types.ModuleType):
             left.append(type(part))
-            # Not every object of another package keeps what it was made with, or tells its
-            # arguments.
-            with contextlib.suppress(ValueError, TypeError):
-                left += parameters(part).values()
+            if _is_own(type(part)):
+                _keep_arguments(found, type(part), _made_with(part))
+            left += _made_with(part).values()
+            left += filter(inspect.isfunction, getattr(part, "__dict__", {}).values())
     return found
+
+
+def _made_with(value: Any) -> dict[str, Any]:
+    """The constructor's arguments that an object keeps under their names, or as `_name`."""
+    try:
+        names = inspect.signature(type(value)).parameters
+        kept = [(name, each) for name in names for each in (f"_{name}", name)]
+        return {name: getattr(value, each) for name, each in kept if hasattr(value, each)}
+    except (ValueError, TypeError):  # not every class tells its arguments
+        return {}
+
+
+def _keep_arguments(found: dict[str, str], target: Any, arguments: dict[str, Any]) -> None:
+    """Keep the text of what one's own class or function was called with, once for each call."""
+    for name, value in arguments.items():
+        full_name = f"{target.__module__}.{target.__qualname__}.{name}"
+        with contextlib.suppress(ValueError, TypeError):  # it cannot be described
+            text = json.dumps(describe(value), sort_keys=True)
+            found[full_name] = f"{found.get(full_name, '')}{text}"
 
 
 def _is_own(target: Any) -> bool:
     """Whether a class or function is the user's own: neither installed nor of this package."""
-    return _is_own_module(target.__module__ or "__main__")
+    return _is_own_module(getattr(target, "__module__", None) or "__main__")
 
 
 def _is_own_module(name: str) -> bool:

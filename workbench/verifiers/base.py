@@ -13,7 +13,7 @@ import numpy as np
 
 from workbench.utils.descriptions import compose, parameters
 from workbench.utils.names import GRADED
-from workbench.utils.validation import brief, texts
+from workbench.utils.validation import brief, cause_of, texts
 
 STATUSES = ("ok", "wrong", "unparsed", "timeout", "crash")
 """What became of a response. `ok`: equivalent to the gold answer, or all its tests passed. `wrong`:
@@ -120,8 +120,13 @@ def _recordable(scores: Any, name: str, size: int) -> Scores:
         raise ValueError(
             f"verifier: {name} returned {brief(scores)}; Scores(reward, status) is needed"
         )
-    reward = np.asarray(scores.reward)
-    status = np.asarray(scores.status)
+    try:
+        reward, status = np.asarray(scores.reward), np.asarray(scores.status)
+    except Exception as error:  # torch's of a tensor with a gradient, in bfloat16 or on a GPU
+        raise ValueError(
+            f"verifier: {name} returned what NumPy cannot read ({cause_of(error)}); a number for "
+            "each response is needed, such as those of tensor.tolist()"
+        ) from None
     # The table of rollouts would convert texts such as "1", and could not say whose they are.
     is_number = reward.dtype.kind in "biuf"
     is_known = set(status.flat) <= {*STATUSES, GRADED}

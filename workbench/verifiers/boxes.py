@@ -167,7 +167,8 @@ def _cues(sentence: str) -> list[re.Match]:
 def without_mark(answer: str) -> str:
     """An answer without space and emphasis around it and without a mark at its end."""
     answer = answer.strip(" \n\t*`")
-    if answer.startswith("$") or answer.startswith(("\\(", "\\[")):
+    # One dollar sign is money, and two are a formula.
+    if (answer.startswith("$") and answer.count("$") > 1) or answer.startswith(("\\(", "\\[")):
         answer = re.sub(r"\A(?:\$+|\\[(\[])|(?:(?<!\\)\$+|\\[)\]])\Z", "", answer)
     return PATTERN.MARK_AT_END.sub("", answer.strip()).strip(" \n\t*`")
 

@@ -26,6 +26,7 @@ running text they count only before punctuation, at the end, or before a word su
 
 import re
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Annotated, Any
 
 from workbench.utils.bounds import Count, check_arguments
@@ -90,6 +91,7 @@ class Choice(Verifier):
         self._another = re.compile(rf"(?<![0-9A-Za-z_À-ɏ]){letter}")
         self._bracketed = re.compile(bracketed)
         self._ends_bracketed = re.compile(bracketed + PATTERN.LINE_END.pattern)
+        self._bare = re.compile(rf"\W*({any_letter})\W*")
         # One more letter behind the first: joined to it, in brackets, or with an option's mark.
         joined = PATTERN.JOINT.pattern + letter
         marked = rf"(?<![\w'’])([{self.letters}])[.):](?=\s|\Z)"
@@ -162,6 +164,10 @@ class Choice(Verifier):
 
     def _in_lines(self, text: str) -> set[str]:
         lines = [line.strip() for line in text.split("\n") if line.strip()] or [""]
+        # Nothing but letters, one below the other, is no choice of the last one.
+        bare = list(takewhile(bool, map(self._bare.fullmatch, reversed(lines))))
+        if len(together := {letter[1].upper() for letter in bare}) > 1:
+            return together
         options = [self._option(line) for line in lines]
         if PATTERN.DENIES.search(lines[-1]) and not options[-1]:
             return set()

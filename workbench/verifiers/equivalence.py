@@ -130,7 +130,7 @@ def equivalence() -> Judge:
         answer = _ranges(parsed(core) if core else [], core)
         if not _is_read(answer):
             return "unparsed"
-        if not _equivalent(gold, answer):
+        if not _equivalent(gold, answer) or not _as_often(gold_core, core, parsed):
             return "wrong"
         if unit and gold_unit and unit != gold_unit:
             return "unparsed"
@@ -336,6 +336,35 @@ def _says_more(
         PATTERN.SIDE_BY_SIDE.search(core)
         or _passes_over(core, answer[0], gold, parsed)
         or _passed_over(core, answer[0], parsed)
+    )
+
+
+def _as_often(gold_core: str, core: str, parsed: Callable[[str], list]) -> bool:
+    """Whether a list names each element as often as the gold list does, where that repeats one.
+
+    Math-Verify makes a set of it.
+    """
+    golds, left = map(_listed, (gold_core, core))
+    if len(set(golds)) == len(golds):
+        return True
+    for each in golds:
+        same = [other for other in left if _equivalent(parsed(each), parsed(other))]
+        if not same:
+            return False
+        left.remove(same[0])
+    return not left
+
+
+def _listed(core: str) -> list[str]:
+    """The elements of a list without brackets around it; anything else as one element.
+
+    >>> _listed("1,000, 2 and (3, 4)")
+    ['1000', '2', '(3,4)']
+    """
+    core = re.sub(r"\s|(?<=[0-9]),(?=[0-9]{3}(?![0-9]))", "", PATTERN.BETWEEN.sub(",", core))
+    depths = accumulate((c in "{([") - (c in "})]") for c in core)
+    return "".join("\0" if c == "," and not depth else c for c, depth in zip(core, depths)).split(
+        "\0"
     )
 
 
