@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workbench.utils.names import TRAINING_PHASES
-from workbench.utils.validation import brief
 
 if TYPE_CHECKING:
     from workbench.records import Record
@@ -71,6 +70,8 @@ def text(summarized: dict[str, Any]) -> str:
 
 def responses(record: Record) -> str:
     """Two responses of the last round that has some, a line each; or why there are none."""
+    from workbench.utils.validation import brief
+
     recorded = record.rounds_with_rollouts()
     if not recorded:
         return record.why_empty or "no responses"
