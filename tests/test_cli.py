@@ -474,6 +474,14 @@ def test_a_command_has_what_its_function_has(name, function):
     assert wanted <= {option.name for option in COMMANDS[name].params}
 
 
+def test_a_run_of_the_command_line_is_the_run_of_python_with_nothing_said():
+    """So the commands of docs/start.md go on with the runs that its Python has made."""
+    ours = {option.name: option.default for option in COMMANDS["run"].params}
+    for name, argument in inspect.signature(wb.Run).parameters.items():
+        if isinstance(argument.default, int):
+            assert ours[OTHERWISE["run"].get(name, name)] == argument.default, name
+
+
 def test_the_options_of_a_run_are_in_its_manifest(tmp_path):
     out = tmp_path / "run"
     given = ["--learning-rate", 1e-4, "--mini-batches", 2, "--evaluate-every", 0]
