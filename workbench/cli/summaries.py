@@ -63,7 +63,7 @@ def text(summarized: dict[str, Any]) -> str:
         lines += [
             "",
             f"rollouts {summarized['rollouts']}, of those trained on {effective}",
-            f"seconds a round {summarized['seconds_round']:.2f}: {phases}",
+            f"seconds a round without evaluations {summarized['seconds_round']:.2f}: {phases}",
         ]
     return "\n".join(lines) or "\nno round yet"
 
