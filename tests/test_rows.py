@@ -260,6 +260,7 @@ def test_a_field_of_a_csv_file_may_be_long(tmp_path):
         ("bad.csv", "prompt,answer\nwhich, B or C,A\n", "bad.csv.*row 0 has more fields"),
         ("bad.csv", 'prompt,answer\n1+1=,"2\n2+2=,4\n', "bad.csv.*end of data"),
         ("bad.csv", "prompt,answer,answer\n1+1=,2,3\n", "several columns 'answer'"),
+        ("bad.csv", "", "bad.csv.*at least one row is needed"),
         ("bad.json", "[" * 100_000, "bad.json"),
         ("bad.parquet", "PAR1", r"path=.*bad\.parquet"),
     ],

@@ -197,9 +197,10 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
             # Strict, or a quotation mark that is never closed would swallow all rows behind it.
             reader = csv.DictReader(file, strict=True)
             rows = list(reader)
+            columns = reader.fieldnames or []  # of an empty file they are looked for once more
     finally:
         csv.field_size_limit(usual)
-    _check_columns(reader.fieldnames or [])
+    _check_columns(columns)
     for number, row in enumerate(rows):
         if None in row:
             raise ValueError(
