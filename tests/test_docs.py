@@ -59,6 +59,14 @@ def test_code_runs_at_a_small_scale(page, at_small_scale, tmp_path, monkeypatch)
         exec(compile(block, page, "exec"), names)
 
 
+def test_pages_write_into_folders_of_their_own():
+    """Whoever follows them all would otherwise be told that a folder holds another run."""
+    owners = {}
+    for page, text in PAGES.items():
+        for folder in re.findall(r'(?:out=|--out |GRPOConfig\()"?(runs/[\w/-]+)', text):
+            assert owners.setdefault(folder, page) == page, folder
+
+
 @pytest.mark.parametrize("page", pages_with("py"))
 def test_code_that_needs_another_machine_is_python(page):
     for block in blocks(page, "py"):

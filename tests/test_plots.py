@@ -308,6 +308,8 @@ class TestStyle:
         text = (tmp_path / "curve.svg").read_text()
         assert "prefers-color-scheme: dark" in text
         assert "<dc:date>" not in text
+        with pytest.raises(ValueError, match=r'figures=.*a Mapping is needed, such as {"acc'):
+            plots.save(plots.learning_curve(RECORDS), tmp_path)
 
     def test_a_title_longer_than_the_figure_is_not_cut_off(self, tmp_path):
         widths = []

@@ -156,6 +156,8 @@ def test_a_damaged_part_is_named_and_left_out_and_the_rest_stays_readable(how, t
         assert len(record.rounds) == 4
         assert len(record.evals) == 3
         assert len(record.rollouts([1, 3])) == 8
+    with pytest.raises(ValueError, match=r"rounds=3: an Iterable is needed, such as \[3\]"):
+        record.rollouts(3)
 
 
 def test_a_journal_is_read_up_to_the_line_that_is_damaged(tmp_path):

@@ -594,6 +594,23 @@ def test_the_recipe_is_what_configuration_says():
     assert recipe == keys
 
 
+def test_the_recipe_that_the_guide_writes_is_the_one_of_the_examples(tmp_path, monkeypatch):
+    """Printed line by line, the method would be none that verl's command line can read."""
+    monkeypatch.chdir(tmp_path)
+    [block] = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    exec(block, {})
+    written, recipe = (
+        yaml.safe_load(path.read_text())
+        for path in (Path("my_pods.yaml"), EXAMPLES / "verl_pods.yaml")
+    )
+    methods_of_both = [
+        each["trainer"]["v1"]["sampler"].pop("sampler_kwargs") for each in (written, recipe)
+    ]
+    assert written == recipe
+    ours, theirs = (describe(verl.method_of(each)) for each in methods_of_both)
+    assert ours == theirs
+
+
 # The guide
 
 
@@ -643,7 +660,8 @@ def test_the_guide_explains_every_metric():
         for name in re.findall(r"`(?:workbench/)?([\w.]+)`", row):
             # `..._error` has the beginning of the name before it.
             explained.add(re.sub(r"^\.\.\.", "scheduler", name))
-    logged = {*adapters.LOGGED, "stages", "seconds_schedule"}
+    assert "`seconds_schedule`" in GUIDE
+    logged = {*adapters.LOGGED, "stages"}
     for name in NAMES:
         method = getattr(methods, name)()
         if reason_not_carried(method) is None:

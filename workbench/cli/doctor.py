@@ -17,14 +17,11 @@ from typer import Exit, Option
 from workbench.cli.options import Json, Lab
 from workbench.cli.terminal import as_json, say
 from workbench.cli.train import lab_options
-from workbench.policies import memory
 from workbench.utils import machine
-from workbench.utils.descriptions import defaults
 from workbench.utils.machine import install_command, installed_version, requirements
-from workbench.utils.validation import one_of, unknown_argument
 
-# What a lab's configuration may not have, or leave open, with what the estimate takes for it.
-OTHER_OPTIONS = defaults(memory.estimate) | {
+# What a lab's configuration may not have, or leave open, beside the options of the estimate.
+OTHER_OPTIONS = {
     "lora_rank": 0,
     "fast_inference": False,
     "engine": "transformers",
@@ -108,11 +105,15 @@ def settings_of(lab: str, given: Mapping[str, Any]) -> dict[str, Any]:
     # Only here: the help of the command line does not wait for it.
     from workbench import labs
     from workbench.labs import TransformersConfig, UnslothConfig
+    from workbench.policies.memory import estimate
+    from workbench.utils.descriptions import defaults
+    from workbench.utils.validation import one_of, unknown_argument
 
     functions = {"tiny": labs.tiny, "transformers": labs.transformers, "unsloth": labs.unsloth}
     one_of("lab", lab, functions)
     own = defaults(UnslothConfig if lab == "unsloth" else TransformersConfig)
-    settings = OTHER_OPTIONS | {name: value for name, value in own.items() if value is not None}
+    settings = defaults(estimate) | OTHER_OPTIONS
+    settings |= {name: value for name, value in own.items() if value is not None}
     # Other arguments of the lab change nothing about what is needed.
     known = {*settings, *own, *inspect.signature(functions[lab]).parameters}
     for name, value in given.items():
@@ -207,6 +208,9 @@ def this_machine() -> dict[str, Any]:
 
 def fit(model: Any, here: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """A model's size, what it takes by part, and whether the largest device has room for it."""
+    from workbench.policies import memory
+    from workbench.utils.descriptions import defaults
+
     # A GPU that shares the main memory reports none of its own, as here the CPU.
     cpu: dict[str, Any] = {"name": "CPU", "bytes": 0, "free": 0}
     gpu = max(here["gpus"], key=lambda gpu: gpu["bytes"], default=cpu)
@@ -264,15 +268,17 @@ def text(told: dict[str, Any]) -> str:
 
 
 def _memory_line(model: dict[str, Any]) -> str:
+    from workbench.policies.memory import SHARE
+
     verdict = "fits" if model["fits"] else "does not fit"
     parts = ", ".join(f"{name} {_gb(size)}" for name, size in model["bytes"].items() if size)
     return (
         f"{model['name']}: {model['parameters']:,} parameters, {model['lora_parameters']:,} in "
         f"adapters; about {_gb(model['total'])} ({parts}), and so it {verdict} in "
-        f"{memory.SHARE:.0%} of {_gb(model['room'])}, {_gb(model['free'])} free "
+        f"{SHARE:.0%} of {_gb(model['room'])}, {_gb(model['free'])} free "
         f"({model['device']})"
     )
 
 
 def _gb(size: float) -> str:
-    return f"{size / memory.GB:.1f} GB"
+    return f"{size / 1e9:.1f} GB"

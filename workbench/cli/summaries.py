@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workbench.utils.names import TRAINING_PHASES
-from workbench.utils.validation import brief
 
 if TYPE_CHECKING:
     from workbench.records import Record
@@ -64,13 +63,15 @@ def text(summarized: dict[str, Any]) -> str:
         lines += [
             "",
             f"rollouts {summarized['rollouts']}, of those trained on {effective}",
-            f"seconds a round {summarized['seconds_round']:.2f}: {phases}",
+            f"seconds a round without evaluations {summarized['seconds_round']:.2f}: {phases}",
         ]
     return "\n".join(lines) or "\nno round yet"
 
 
 def responses(record: Record) -> str:
     """Two responses of the last round that has some, a line each; or why there are none."""
+    from workbench.utils.validation import brief
+
     recorded = record.rounds_with_rollouts()
     if not recorded:
         return record.why_empty or "no responses"

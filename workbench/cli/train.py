@@ -89,7 +89,7 @@ def run(
     learning_rate: Annotated[float | None, Option(help="Default: the lab's own.")] = None,
     mini_batches: Annotated[int, Option(min=1, help="Optimizer steps a round.")] = 1,
     evaluate_every: Annotated[int, Option(help="Rounds between evaluations; 0 for none.")] = 20,
-    checkpoint_every: Annotated[int, Option(min=1, help="Rounds between checkpoints.")] = 10,
+    checkpoint_every: Annotated[int, Option(min=1, help="Rounds between checkpoints.")] = 5,
     trackers: Trackers = [],  # noqa: B006
     label: Annotated[
         str | None, Option(help="What comparisons call it. Default: the method's name.")

@@ -37,7 +37,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, MaxNLocator
 from scipy.optimize import isotonic_regression
 
-from workbench.utils.validation import brief, one_of
+from workbench.utils.validation import brief, instance_of, one_of
 
 WIDTH = 7.0  # inches
 HEIGHT = 3.6
@@ -371,6 +371,7 @@ def save(figures: Mapping[str, Any], folder: Any) -> None:
     folder : path
         Made when missing.
     """
+    instance_of("figures", figures, Mapping, '{"accuracy": ax}')
     Path(folder).mkdir(parents=True, exist_ok=True)
     for name, drawn in figures.items():
         # A Figure, or the Axes that most functions return.

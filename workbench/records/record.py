@@ -34,6 +34,7 @@ from workbench.records.files import (
 from workbench.records.journal import Directory
 from workbench.records.shelf import Packed, find_packed, packed_below, real
 from workbench.utils.html import card
+from workbench.utils.validation import instance_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -162,6 +163,7 @@ class Record:
         """
         import pandas as pd
 
+        instance_of("rounds", rounds, (Iterable, type(None)), "[3]")
         wanted = None if rounds is None else set(rounds)
         names = None if columns is None else list(columns)
         is_asked = names is not None and not {*ASKED}.isdisjoint(names)

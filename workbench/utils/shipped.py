@@ -14,4 +14,6 @@ def shipped(name: Any) -> Path:
     for folder in (PACKAGE.parent / "data", PACKAGE / "_data"):
         if (folder / name).exists():
             return folder / name
-    raise FileNotFoundError(f"data/{name} is missing: this is no complete checkout or installation")
+    raise FileNotFoundError(
+        f"data/{name} is missing; a wheel has the models alone, so run: pip install -e . in a clone"
+    )
