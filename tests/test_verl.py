@@ -549,6 +549,11 @@ def test_the_keys_of_a_method_fit_it(method):
     verl_settings.check_configuration(configured(method), method)
 
 
+def test_a_scaling_that_verl_turns_off_fits_a_method_that_does_not_scale():
+    off = {"algorithm.norm_adv_by_std_in_grpo": False}
+    verl_settings.check_configuration(configured(methods.dr_grpo(), off), methods.dr_grpo())
+
+
 def test_sizes_and_further_libraries_are_the_users():
     method = methods.pods(32, 8)
     sizes = {

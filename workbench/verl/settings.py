@@ -12,6 +12,7 @@ from workbench import config
 from workbench.adapters import check_fits
 from workbench.methods import Method
 from workbench.objectives import Objective
+from workbench.rules.advantages import GroupNormalized
 from workbench.slots import NEEDS, OF_COURSES
 from workbench.utils.descriptions import describe
 from workbench.utils.validation import brief, instance_of, is_number, unknown_argument, whole_number
@@ -313,7 +314,8 @@ def check_configuration(config: Mapping[str, Any], method: Method) -> None:
                 f"{key}={json.dumps(present, default=str)}: the method {method.name!r} needs "
                 f"{json.dumps(wanted, default=str)}; configuration(method) has all its keys"
             )
-    if _value(config, "algorithm.norm_adv_by_std_in_grpo") is False:
+    scales = isinstance(method.advantage, GroupNormalized) and method.advantage.scale
+    if scales and _value(config, "algorithm.norm_adv_by_std_in_grpo") is False:
         raise ValueError(
             "algorithm.norm_adv_by_std_in_grpo=False: the method's advantage scales rewards; leave "
             "it out, or change the method, as in methods.dr_grpo()"
