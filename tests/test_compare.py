@@ -453,6 +453,7 @@ def test_what_was_mended_is_said(tmp_path):
         assert said in text
     assert "tuned alike" not in str(wb.compare({"a": restarted, "b": broken}, tuned=True))
     assert "means of 2 logged values" in str(wb.compare([restarted, broken], smooth=2))
+    assert "reward may be that of a single batch; smooth=5" in str(wb.compare([restarted, broken]))
 
 
 def test_runs_without_any_spread_decide_nothing(tmp_path):

@@ -22,6 +22,7 @@ from workbench.utils.validation import brief, one_of
 
 USUAL = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 SMOOTHED = ("smooth", "smoothed", "ema", "running", "moving")
+HELD_OUT = ("eval", "val", "test", "accuracy", "acc", "greedy", "pass")
 NO_MEANS = ("std", "min", "max", "var", "median")
 NO_SEED = -1
 
@@ -54,6 +55,8 @@ def curves_of(
         )
     if smooth > 1:
         notes.append(f"Scores are means of {smooth} logged values.")
+    elif words(y).isdisjoint(HELD_OUT):
+        notes.append(f"{y} may be that of a single batch; smooth=5 takes means of 5 logged values.")
     if not words(y).isdisjoint(SMOOTHED):
         notes.append(f"{y} was smoothed before it was logged, and so lags behind.")
     curves: dict[str, list[Curve]] = {label: [] for label in arms}
