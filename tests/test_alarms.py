@@ -24,7 +24,7 @@ def test_a_simulated_trial_ends_as_a_real_one_does(error):
         assert how["mean"][place] == pytest.approx(np.log(ratio.value))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ten_equal_arms_that_are_tuned_apart_are_called_different_in_one_trial_of_twenty():
     carried = alarms.families(trials=500, arms=10)
     assert carried["alarms"] < 0.075 < alarms.families(trials=500, arms=10, carried=0)["alarms"]

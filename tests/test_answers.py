@@ -55,7 +55,9 @@ def mistakes(rows: list[Pair], found: list[str]) -> list[tuple[Pair, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "least"), [("math", 900), ("choice", 250)])
+@pytest.mark.parametrize(
+    ("name", "least"), [pytest.param("math", 900, marks=pytest.mark.long), ("choice", 250)]
+)
 def test_every_row_of_a_table(name, least, math):
     rows = pairs(name)
     assert len(rows) >= least

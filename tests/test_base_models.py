@@ -56,7 +56,7 @@ def test_late_starts_higher_than_early():
     assert logs["late"]["all"].iloc[-1] > logs["early"]["all"].iloc[-1] + 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_base_model_is_made_with_its_card(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "HELD_OUT", 16)
     out = tmp_path / "model"

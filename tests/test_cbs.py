@@ -321,7 +321,7 @@ def go_to(run, *ends):
     return [row["scheduler_epsilon"] for end in ends for row in run.rounds(end, progress=False)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_a_plan_the_schedule_is_that_of_the_run(tmp_path):
     def run(name, **options):
         method = wb.methods.cbs(n=4, **options)

@@ -142,7 +142,7 @@ class TestOnRecords:
             assert set(shelf.records) == set(cbs.ARMS) == set(REGIMES[f"cbs-{name}"].arms())
             assert {len(group) for group in shelf.groups.values()} == {8}
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_a_table_of_verdicts_has_both_measurements(self, recorded):
         table = cbs.verdict_table(recorded.records).set_index("claim")
         first = table.iloc[: -len(cbs.CLAIMS_AT_ONE_RATE)]

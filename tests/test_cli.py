@@ -621,6 +621,7 @@ LAB_NAMES = st.sampled_from(
 OPTIONS = st.sampled_from(["--problems", "--seed", "--evaluate-every", "--rounds"])
 
 
+@pytest.mark.long
 @settings_of_hypothesis(max_examples=40)
 @given(
     st.sampled_from(PAPERS),

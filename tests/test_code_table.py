@@ -149,7 +149,7 @@ def test_the_table_is_large_enough():
     assert len(ROWS) >= 120
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_row_of_the_table():
     with Code(deadline=DEADLINE) as verifier:
         found = verifier.score([row[1] for row in ROWS], [row[2] for row in ROWS]).status

@@ -275,9 +275,9 @@ BASE_ARGUMENTS = {
 NO_SCRAPS = ("out", "model", "pool", "held_out")
 
 
+@pytest.mark.long
 @settings(max_examples=400)
 @given(st.data())
-@pytest.mark.slow
 def test_no_scrap_in_any_argument_is_more_than_a_named_error(data):
     make = data.draw(st.sampled_from(MAKERS))
     target = wb.labs.Lab if make is replace else make

@@ -420,6 +420,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.long
 @with_and_without
 def test_a_verdict_cannot_be_forged(kind):
     # What runs inside is the same with and without, so further asserts are tried in one of them.

@@ -261,6 +261,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.long
 def test_a_part_ends_with_the_time_of_its_call(out, monkeypatch, tmp_path):
     """It is a process of its own, whatever it is at work on; the second time it has failed."""
     program = tmp_path / "sleeping.py"

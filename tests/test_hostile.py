@@ -140,8 +140,8 @@ def test_memory_of_a_fork_is_bounded_by_the_kernel(judge):
 # What is read in the caller's own process, where nothing could stop it
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [2_000, 200_000])
-@pytest.mark.slow
 def test_looking_for_boxes_takes_few_steps_per_character(n):
     """Quadratic work at the larger size, 10^10 steps, would not end within the test run."""
     text = r"\boxed{" * n

@@ -114,7 +114,7 @@ def test_an_effect_goes_the_same_way_only_where_both_intervals_say_so():
     assert table.loc["PODS", "rollouts, small"] == "0.50 [0.40, 0.60]"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_rung_has_every_method_with_its_seeds():
     ladder_of_records = rungs.shelves(wb.labs.shipped("runs"))
     table = rungs.effects(ladder_of_records)

@@ -435,7 +435,7 @@ def test_the_command_tunes_every_method_and_makes_the_same_fresh_seeds(made):
     assert "seconds" not in table
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_second_start_makes_nothing_and_tells_the_same(made):
     _, first, again = made
     assert "done in" not in again

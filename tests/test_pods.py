@@ -75,6 +75,7 @@ class TestLoading:
         assert list(batch.groups) == list(pods.BATCH_ARMS.values())
         assert "regimes/pods-batch/grpo-32" in records
 
+    @pytest.mark.long
     def test_every_run_of_a_figure_is_recorded(self):
         labels = {label for pair in pods.BATCHES.values() for label in pair}
         for sizes in (*pods.SIZES.values(), *pods.TUNED_SIZES.values()):
@@ -180,6 +181,7 @@ class TestVerdicts:
         records, shelf, _ = pods.load(shipped("runs"))
         return pods.verdict_table(records, shelf)
 
+    @pytest.mark.long
     def test_every_claim_has_a_row(self, table):
         expected = len(claims.of("PODS")) + len(pods.CLAIMS_OF_FIGURES)
         assert len(table) == expected + len(pods.CLAIMS_OF_SIZES) + len(pods.CLAIMS_AT_ONE_RATE)
@@ -249,6 +251,7 @@ class TestFigures:
         assert legend(left) == ["16", "32", "64", "128", "256"]
         assert legend(right) == ["2", "4", "8", "16"]
 
+    @pytest.mark.long
     def test_sizes_at_one_rate(self, tmp_path):
         labels = {label for sizes in pods.SIZES.values() for label in sizes.values()}
         records = {}
@@ -262,6 +265,7 @@ class TestFigures:
         assert axes[0].get_xlabel() == "n sampled, m = 8 kept (3 seeds)"
         assert axes[0].get_ylim() == axes[1].get_ylim()
 
+    @pytest.mark.long
     def test_batches_have_a_row_each(self, tmp_path):
         labels = {label for pair in pods.BATCHES.values() for label in pair}
         records = {}

@@ -226,6 +226,7 @@ def rounds_on(state, folder):
     return count
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("error::workbench.records.RecordWarning")
 def test_a_run_goes_on_exactly_from_whatever_is_on_the_disk(lab, whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
@@ -266,6 +267,7 @@ def written(path):
             writer.checkpoint({}, {"round": number})
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("error::workbench.records.RecordWarning")
 def test_a_record_is_whole_and_goes_on_from_whatever_is_on_the_disk(tmp_path, monkeypatch):
     """Also from what a second loss of power leaves, while the first one is being mended."""
@@ -313,6 +315,7 @@ def files_in(root):
     }
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("error::workbench.records.RecordWarning")
 def test_a_packing_loses_nothing_whatever_is_on_the_disk(tmp_path, monkeypatch):
     """Every run is read in full at every moment, and a second packing completes the first."""

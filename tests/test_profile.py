@@ -198,7 +198,7 @@ def test_every_method_can_be_planned():
     assert plan["cannot_say"].str.contains("learnt").all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_planned_against_measured():
     table = pd.read_csv("data/profile-planned.csv")
     runs, inside = table["runs"].sum(), table["first_inside"].sum()
@@ -408,7 +408,7 @@ def test_a_lab_is_sampled_and_its_responses_are_kept(tmp_path):
     assert profile.plot().get_xlabel() == "success rate"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_profile_goes_on(tmp_path):
     whole = wb.profile(small_lab(), samples=4)
     out = tmp_path / "profile"

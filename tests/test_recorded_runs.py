@@ -80,6 +80,7 @@ def runs():
     return found
 
 
+@pytest.mark.long
 def test_there_are_recorded_runs_and_each_is_of_a_grid(runs):
     there = set(wb.records.record_paths(RUNS))
     # The first runs of the lab had no grid yet. Which combinations are in the final of a search
@@ -116,6 +117,7 @@ def test_the_long_runs_are_the_panel_at_the_rates_of_the_plain_lab():
         assert {len(record.rounds) for record in records} == {stress.LONG_ROUNDS}, label
 
 
+@pytest.mark.long
 def test_the_runs_of_a_trial_are_its_arms_at_their_best_rates():
     for folder, arms, labels, baseline, seeds in trials_on_the_shelf():
         arms = arms.set_index("arm")
@@ -133,6 +135,7 @@ def test_the_runs_of_a_trial_are_its_arms_at_their_best_rates():
                 )
 
 
+@pytest.mark.long
 def test_every_record_is_whole_and_has_the_rounds_and_settings_of_its_grid(runs):
     wrong = {}
     for name, (case, record) in runs.items():
@@ -158,6 +161,7 @@ def test_every_record_is_whole_and_has_the_rounds_and_settings_of_its_grid(runs)
     assert wrong == {}
 
 
+@pytest.mark.long
 def test_every_manifest_is_that_of_its_grid(runs, tmp_path):
     wrong = {}
     of_arm = {}

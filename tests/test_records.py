@@ -944,7 +944,7 @@ WRITER = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_reader_beside_the_writer_never_sees_half_a_row_and_never_waits(tmp_path):
     path = tmp_path / "run"
     code = textwrap.dedent(WRITER.format(tests=os.path.dirname(__file__), path=str(path)))

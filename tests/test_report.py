@@ -223,7 +223,7 @@ def test_an_interval_of_one_seed_is_no_number(runs):
 # Hostile records
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_a_model_writes_stays_text(hostile, tmp_path):
     page = Page(report(wb.load(hostile), tmp_path / "page.html").read_text())
     assert page.well_formed
@@ -242,7 +242,7 @@ def test_what_a_model_writes_stays_text(hostile, tmp_path):
 # Records that lack something, and names that are hard to write
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_records_without_rounds_evaluations_or_texts(runs, tmp_path):
     run = wb.Run(
         small_lab(held_out=0), wb.methods.grpo(4), out=tmp_path / "blind", problems_per_round=4
@@ -276,7 +276,7 @@ def test_without_the_packages_the_command_that_installs_them_is_named(runs, monk
     assert not (runs / "none.html").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_installed_package_has_the_notebooks(runs, tmp_path, monkeypatch):
     """The wheel puts them into workbench/_data/notebooks, see test_packaging."""
     package = tmp_path / "site" / "workbench"

@@ -379,7 +379,7 @@ def copied(made, folder):
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_runs_of_a_trial_know_their_label_and_keep_a_sample(made):
     for path in wb.records.record_paths(made):
         record = wb.load(path, strict=True)
@@ -453,7 +453,7 @@ def test_two_sweeps_with_one_label_stay_apart_where_their_seeds_are_the_same(tmp
     assert sorted(len(group) for group in found.values()) == [2, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_grid_over_a_notebook_takes_labels(tmp_path):
     nbformat = pytest.importorskip("nbformat")
     code = (

@@ -443,7 +443,7 @@ ServedPolicy(Server(sys.argv[1]), "tiny").generate(["1+1="], [3], Sampling(), 0)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_interrupt_ends_a_process_at_once():
     with rude(lambda connection, _: time.sleep(60)) as (url, asked):
         process = subprocess.Popen(

@@ -280,7 +280,7 @@ def test_tables_are_compared_by_their_values():
 # A shelf of a stranger
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["shelf", "rounds", "evals", "rollouts"])
 def test_whatever_bit_is_flipped_the_file_is_named(kind, tmp_path):
     write(tmp_path / "a", 1)

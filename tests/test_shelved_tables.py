@@ -44,6 +44,7 @@ def test_what_was_found_of_every_arm_follows_from_the_shelf(folder, against):
         assert values[0] == pytest.approx(values[1], rel=DIGITS, abs=1e-9, nan_ok=True), name
 
 
+@pytest.mark.long
 def test_the_leaderboard_follows_from_its_shelf():
     board = pd.read_csv(RUNS.parent / "leaderboard.csv", index_col="method")
     arms = pd.read_csv(RUNS / "leaderboard" / "arms.csv")

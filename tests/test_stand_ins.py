@@ -506,7 +506,7 @@ def test_a_chunk_without_a_token_is_refused(vllm):
         tiny_policy(vllm={}, chunk=0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_responses_by_vllm_are_stopped_and_their_lost_tokens_are_paid_for(vllm, tmp_path):
     """DUET with an early deadline, and the same run again after an interruption."""
     method = wb.methods.duet(4, limit=20, low=2)

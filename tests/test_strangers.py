@@ -496,6 +496,7 @@ def mutated_often(content, seeds, values):
     return content
 
 
+@pytest.mark.long
 @settings(FUZZ, max_examples=100)
 @given(value=JSON)
 @example(value={})
@@ -514,6 +515,7 @@ MUTATIONS = given(
 )
 
 
+@pytest.mark.long
 @settings(FUZZ, max_examples=50)
 @MUTATIONS
 def test_any_mutation_of_a_manifest_is_one_or_named(

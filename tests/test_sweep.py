@@ -728,6 +728,7 @@ def written(path):
     return path.read_text() if path.exists() else ""
 
 
+@pytest.mark.long
 def test_the_second_start_runs_the_notebooks_that_failed(notebooks):
     folder, _, starts = notebooks
     frame, lines = starts[1]

@@ -403,7 +403,7 @@ def test_an_arm_that_cannot_run_is_named_by_its_first_run(arm, cause, tmp_path):
     assert (tmp_path / "trial" / "trial.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("target", [0.05, 0.999])
 def test_a_target_that_is_passed_or_out_of_reach_is_named_early(target, tmp_path):
     with pytest.raises(ValueError, match=f"target={target}"):

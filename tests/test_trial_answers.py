@@ -365,7 +365,7 @@ def test_an_arm_that_wins_where_it_arrives_and_fails_more_often_says_both_first(
     assert str(both).startswith("mine needs at least 1.2") and "): worse" in str(both)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_figure_that_a_cell_shows_at_its_end_does_not_stand_there_twice():
     setup = "from workbench.plots.curves import redraw, withdraw\n"
     draw = "drawn = redraw(lambda figure: figure.subplots(), None, None)\n"
@@ -538,7 +538,7 @@ def test_the_figure_can_be_drawn_before_anything_was_tuned(trial_parts):
     assert len(figure.axes) == 4, "the figure of an earlier look is drawn anew"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_opens_with_the_sentences_and_shows_why(trial_parts, tmp_path):
     records, table = trial_parts
     path = wb.reports.trial(

@@ -130,7 +130,7 @@ def test_a_pair_is_not_cut_by_a_third_arm(shelf, tmp_path):
     assert table.loc["mine", "value"] == pytest.approx(20)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_further_claims_leave_the_verdicts_of_the_published_ones_as_they_are():
     """The table of a paper's notebook says of a claim what the table of all papers says."""
     data = Path(__file__).parent.parent / "data"

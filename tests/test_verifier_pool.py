@@ -93,6 +93,7 @@ def test_statuses_are_charged_to_the_exact_item(judge):
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="processor clocks and /proc are Linux's")
 
 
+@pytest.mark.long
 @LINUX
 def test_a_timeout_says_whether_the_item_computed_that_long(judge):
     stops = "import signal; os.kill(os.getpid(), signal.SIGSTOP)"
@@ -130,6 +131,7 @@ def test_a_paused_worker_s_timeout_is_not_kept(victim, monkeypatch):
         assert math.score([r"\boxed{0.25}"], ["1/4"]).status.tolist() == ["ok"]
 
 
+@pytest.mark.long
 @LINUX
 def test_an_answer_that_hangs_is_asked_about_once(monkeypatch):
     with Math(workers=1, deadline=1.5) as math:

@@ -86,9 +86,9 @@ def test_without_verl_one_line_says_how_to_get_it(use):
         use()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["podz", "pods"])
 @pytest.mark.skipif(INSTALLED, reason="verl is installed here")
-@pytest.mark.slow
 def test_the_example_makes_no_folder_for_what_it_cannot_run(tmp_path, method):
     out = tmp_path / "out"
     command = [sys.executable, str(EXAMPLES / "verl_run.py"), "--method", method, "--out", str(out)]
