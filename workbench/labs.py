@@ -729,9 +729,3 @@ def _check_texts(pool: Pool) -> None:
                     f"problems: the {name} of {problem.id!r} is {brief(text)}; a text that is not "
                     "blank is needed"
                 )
-        try:
-            f"{problem.id}{problem.prompt}{problem.answer}".encode()
-        except UnicodeEncodeError:
-            raise ValueError(
-                f"problems: {brief(problem)} holds a lone surrogate, which is no character"
-            ) from None
