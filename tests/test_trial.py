@@ -259,6 +259,15 @@ def test_wrong_arguments_are_named_before_anything_is_written(options, message, 
     assert not (tmp_path / "trial").exists()
 
 
+def test_a_lab_that_nobody_describes_is_evaluated_with_few_samples(tmp_path):
+    """Evaluations with all 24 would be half of a default trial's time."""
+    samples = {
+        name: Trial("pods", out=tmp_path / name, lab=lab).settings.lab.samples
+        for name, lab in {"none": None, "name": "tiny", "lab": wb.labs.tiny()}.items()
+    }
+    assert samples == {"none": 8, "name": 8, "lab": 24}
+
+
 def test_a_directory_of_something_else_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="something else than a trial"):

@@ -94,10 +94,11 @@ def trial(
     import workbench as wb
     from workbench import config
 
+    name, options = lab_options(lab)
     done = wb.trial(
         arms,
         against=against,
-        lab=config.lab(*lab_options(lab)),
+        lab=config.lab(name, options) if options else name,
         out=out,
         measure=measure,
         target=target,
