@@ -33,7 +33,7 @@ from workbench.utils.validation import brief, instance_of, number, one_of, whole
 
 EVALUATIONS = 4  # of a tuning run, beside the one before round 1
 FINAL_EVALUATIONS = 5  # of a run of the comparison
-# To each held-out problem, since evaluations take half of a short run's time: at most in tuning,
+# To each held-out problem, since evaluations take much of a short run's time: at most in tuning,
 # and in the comparison where nobody has said what the lab is. The recorded runs of the leaderboard,
 # read with 8 samples in place of 24, have ratios that spread 3 % wider.
 TUNING_SAMPLES = 8

@@ -85,7 +85,7 @@ class Trial:
         The baseline.
     lab : Lab or name, optional
         None, or "tiny", for the tiny lab with 8 samples of each held-out problem: with 24, as
-        `labs.tiny` has them, a run takes half as long again and ratios spread 3 % less.
+        `labs.tiny` has them, a run takes a fifth longer and ratios spread 3 % less.
     out : path
         Directory of the trial. If it holds this trial already, the trial goes on from there.
     measure : str or Unit
