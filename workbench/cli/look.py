@@ -218,14 +218,16 @@ def compare(
         given |= {"--width": width if width != WIDTH else None}
         for option, value in given.items():
             if value is not None:
-                raise ValueError(f"{option}: of records alone it says nothing; use LABEL=PATH")
+                raise ValueError(
+                    f"{option}: it has no effect on records alone; name them as LABEL=PATH"
+                )
         _compare_records(paths, x or "rollouts", y or "accuracy", baseline, budget, out, json)
         return
     from workbench.cli import pictures
     from workbench.trials.compare import compare as compare_runs
 
     if budget is not None:
-        raise ValueError("--budget: only records by themselves, without LABEL=, have one")
+        raise ValueError("--budget: it has an effect on records alone, without LABEL=")
     arms: dict[str, list[str]] = {}
     for path in paths:
         label, place = _labelled(path)

@@ -50,8 +50,8 @@ def profile(
     of_lab = {"--lab": lab, "--problems": problems, "--out": out}
     for option, value in of_lab.items() if path else {"--solved": solved}.items():
         if value not in (None, []):
-            which = "only without PATH, where a lab is asked" if path else "only of a PATH"
-            raise ValueError(f"{option}: it says something {which}")
+            where = "where a PATH is read" if path else "where a lab is asked"
+            raise ValueError(f"{option}: it has no effect {where}")
     if path is not None:
         found = wb.Profile.read(path, samples=samples, solved=solved)
     else:

@@ -362,10 +362,15 @@ def _listed(core: str) -> list[str]:
     ['1000', '2', '(3,4)']
     """
     core = re.sub(r"\s|(?<=[0-9]),(?=[0-9]{3}(?![0-9]))", "", PATTERN.BETWEEN.sub(",", core))
-    depths = accumulate((c in "{([") - (c in "})]") for c in core)
-    return "".join("\0" if c == "," and not depth else c for c, depth in zip(core, depths)).split(
-        "\0"
-    )
+    elements = [""]
+    depth = 0
+    for letter in core:
+        depth += (letter in "{([") - (letter in "})]")
+        if letter == "," and depth == 0:
+            elements.append("")
+        else:
+            elements[-1] += letter
+    return elements
 
 
 def _group(core: str) -> str:

@@ -47,11 +47,8 @@ def read(path: Path) -> Log:
 def _value(cell: Any) -> Any:
     """What was logged, None where nothing was: a row of an evaluation has no loss.
 
-    Of CSV that is the number of a text, NaN included. The other kinds have NaN for an empty cell.
+    An empty cell of CSV is an empty text, and one of the other kinds is NaN.
     """
     if isinstance(cell, str):
-        try:
-            return float(cell)
-        except ValueError:
-            return None
+        return cell if cell.strip() else None
     return None if isinstance(cell, float) and math.isnan(cell) else cell
