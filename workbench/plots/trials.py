@@ -167,8 +167,9 @@ def _go_on(
         return
     baseline = list(next(iter(curves.values())).values())
     a_round = np.mean([curve.places(measure)[-1] / curve.rounds[-1] for curve in baseline])
+    drawn = {without_seeds(str(line.get_label())): line for line in ax.lines}
     for label, look in looks(list(curves)).items():
-        end = np.mean([curve.places(measure)[-1] for curve in curves[label].values()])
+        end = np.asarray(drawn[plain(label)].get_xdata())[-1]
         budgets = np.linspace(end, max(end, table["ahead"].max() * a_round), 6)
         made = [of_curves(curves[label], float(budget), measure) for budget in budgets]
         values, low, high = np.array([each[1:4] for each in made]).T
