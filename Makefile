@@ -119,7 +119,7 @@ bench: setup ## the benchmarks (8 minutes): data/benchmarks.csv and figures/grow
 	@$(HERE) $(ALONE) $(BIN)/python -m pytest tests/bench --benchmark-columns=min,median,max,rounds \
 	  $(if $(PYTEST_ARGS),$(PYTEST_ARGS),--table data/benchmarks.csv --figure figures/growth.svg)
 
-lint: setup ## ruff (rules and format), and mypy on the core
+lint: setup ## ruff (rules and format), and mypy
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m ruff format --check --quiet . || { echo 'error: not formatted; run: $(BIN)/ruff format .' >&2; exit 1; }
 	@$(BIN)/python -m mypy

@@ -249,6 +249,14 @@ class TestCosts:
         found = texts(drawn(ax))
         assert {"this CPU", "FLOPs", "cheaper than grpo"} <= set(found)
 
+    @pytest.mark.parametrize("width", [4, 12])
+    def test_a_part_of_a_figure_has_a_legend(self, width, tmp_path):
+        curve(tmp_path, "grpo", 0, [0.1, 0.2, 0.3])
+        left, _ = plt.figure(figsize=(width, 3)).subfigures(1, 2)
+        ax = plots.learning_curve(load_all(tmp_path), ax=left.subplots())
+        [legend] = ax.figure.legends or [ax.get_legend()]
+        assert [text.get_text() for text in legend.get_texts()] == ["grpo (1 seed)"]
+
     def test_a_narrow_axis_has_more_than_one_tick(self):
         """All ratios between .9 and 1.3: the usual ticks would leave 1 alone."""
         ratios = pd.DataFrame({"ratio": [1.0, 1.1, 1.2], "low": 0.95, "high": [1.1, 1.2, 1.3]})

@@ -56,6 +56,8 @@ def test_a_configuration_serves_several_trainers(tmp_path):
         (methods.grpo(4), {"multi_objective_aggregation": "normalize_then_sum"}),
         (small("aero"), {"use_adaptive_entropy": True}),
         (small("aero"), {"top_entropy_quantile": 0.5}),
+        # Sampling would refuse it in the first step, after the model was loaded.
+        (methods.grpo(4), {"max_completion_length": None}),
     ],
 )
 def test_a_setting_that_goes_against_the_method_is_refused(method, settings, tmp_path):

@@ -7,7 +7,7 @@ array. `Context` is what a slot may know of its round besides the rollouts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -94,8 +94,7 @@ class Ragged:
         """Make one from a sequence of R sequences."""
         rows = [np.asarray(row, dtype=dtype) for row in rows]
         values = np.concatenate(rows) if rows else np.empty(0, dtype)
-        lengths = np.array([len(row) for row in rows], dtype=np.int64)
-        return cls(values, _offsets(lengths))
+        return cls.of_lengths(values, np.array([len(row) for row in rows], dtype=np.int64))
 
     @classmethod
     def of_lengths(cls, values: np.ndarray, lengths: np.ndarray) -> Ragged:
@@ -122,6 +121,9 @@ class Ragged:
     def __getitem__(self, row: int) -> np.ndarray:
         row = range(len(self))[row]  # raises IndexError, and counts negative rows from the end
         return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[row] for row in range(len(self)))
 
     @property
     def lengths(self) -> np.ndarray:
@@ -154,8 +156,7 @@ class Ragged:
 
     def then(self, others: Ragged, dtype: Any) -> Ragged:
         """Each row with the same row of the others behind it."""
-        pairs = [(self[row], others[row]) for row in range(len(self))]
-        return Ragged.of([np.concatenate(pair) for pair in pairs], dtype)
+        return Ragged.of([np.concatenate(pair) for pair in zip(self, others)], dtype)
 
     def places(self) -> np.ndarray:
         """Place of each value in its row, (N,) int64."""
@@ -175,7 +176,7 @@ class Ragged:
 
     def distinct(self) -> tuple[Ragged, np.ndarray]:
         """Each different row once, in order of first appearance, and each row's number (R,)."""
-        rows = [self[row].tobytes() for row in range(len(self))]
+        rows = [row.tobytes() for row in self]
         numbers = {row: number for number, row in enumerate(dict.fromkeys(rows))}
         number_of_row = np.array([numbers[row] for row in rows], dtype=np.int64)
         _, first = np.unique(number_of_row, return_index=True)

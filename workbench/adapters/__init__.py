@@ -21,7 +21,7 @@ import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -391,8 +391,8 @@ class Driver:
             gradient=np.ones(size, bool),
             uses=np.zeros(size, np.int64),
         )
-        context = self.context
-        sampling = Sampling(context.temperature, max_new_tokens=context.max_new_tokens)
+        limit = cast(int, self.context.max_new_tokens)  # `Sampling` refuses None
+        sampling = Sampling(self.context.temperature, max_new_tokens=limit)
         return rewards.total(rollouts, self.method.reward, sampling)
 
     def table(self, steps: Sequence[tuple[np.ndarray, StepStats]] = ()) -> Rollouts:

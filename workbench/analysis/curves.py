@@ -49,7 +49,9 @@ class GridWarning(UserWarning):
 class Unit(Protocol):
     """What spending is counted in, besides the names of `UNITS`; see `cost.CostModel`."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """For axes and tables."""
 
     def per_round(self, rounds: pd.DataFrame) -> np.ndarray:
         """What each row of a record's rounds table cost, (rounds,)."""

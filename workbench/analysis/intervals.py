@@ -398,12 +398,12 @@ def welch(
         p = 1.0 if silent or difference == 0 else 0.0
         if p == 0 and error > 0:
             p = float(2 * stats.t.sf(abs(difference) / error, degrees))
-    ends = (difference, low, high)
+    ends = np.array([difference, low, high])
     if scale == "ratio":
         # An end that is too far away for a number is infinite.
         with np.errstate(over="ignore"):
-            ends = tuple(np.exp(ends))
-    return Unpaired(*map(float, ends), float(p))
+            ends = np.exp(ends)
+    return Unpaired(float(ends[0]), float(ends[1]), float(ends[2]), float(p))
 
 
 def holm(p_values: Any) -> np.ndarray:

@@ -184,8 +184,8 @@ def to_target(
             # seeds is the mean ratio.
             "cost": float(np.exp(np.log(places).mean())),
         }
-    for label, pairs in against(crossed_by, baseline).items():
-        measured = ratio_to_target(*pairs, level)
+    for label, (mine, others) in against(crossed_by, baseline).items():
+        measured = ratio_to_target(mine, others, level)
         rows[label] |= measured.columns("ratio", n="pairs") | measured.stopped()
         rows[label]["p"] = measured.p_value(1.0)
     table = pd.DataFrame.from_dict(rows, orient="index")

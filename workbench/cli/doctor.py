@@ -91,7 +91,7 @@ def report(lab: str = "tiny", model: Any = None, **given: Any) -> dict[str, Any]
     settings = settings_of(lab, given)
     here = this_machine()
     lines = obstacles(settings)
-    told = {"machine": here, "packages": packages(), "lab": lab, "obstacles": lines}
+    told: dict[str, Any] = {"machine": here, "packages": packages(), "lab": lab, "obstacles": lines}
     if model is not None:
         told["model"] = fit(model, here, settings)
         # The tiny lab trains its own models, so there the size of another one is shown and no more.
@@ -109,7 +109,11 @@ def settings_of(lab: str, given: Mapping[str, Any]) -> dict[str, Any]:
     from workbench.utils.descriptions import defaults
     from workbench.utils.validation import one_of, unknown_argument
 
-    functions = {"tiny": labs.tiny, "transformers": labs.transformers, "unsloth": labs.unsloth}
+    functions: dict[str, Any] = {
+        "tiny": labs.tiny,
+        "transformers": labs.transformers,
+        "unsloth": labs.unsloth,
+    }
     one_of("lab", lab, functions)
     own = defaults(UnslothConfig if lab == "unsloth" else TransformersConfig)
     settings = defaults(estimate) | OTHER_OPTIONS

@@ -17,7 +17,7 @@ Folder = Annotated[str, Argument(metavar="FOLDER", help="With records in it.")]
 
 
 def show(
-    paths: Annotated[list[str], Argument(metavar="RECORD...", help="Directories of runs.")],
+    paths: Annotated[list[str], Argument(metavar="RECORD", help="Directories of runs.")],
     out: Figure = None,
     json: Json = False,
 ) -> None:
@@ -59,7 +59,7 @@ def show(
 
 
 def report(
-    paths: Annotated[list[str], Argument(metavar="RECORD...", help="Directories of runs.")],
+    paths: Annotated[list[str], Argument(metavar="RECORD", help="Directories of runs.")],
     out: Annotated[str, Option(metavar="FILE", help="The file to write.")],
     json: Json = False,
 ) -> None:
@@ -81,7 +81,9 @@ def report(
 
 def push(
     path: Annotated[str, Argument(metavar="RECORD", help="The directory of a run.")],
-    repo: Annotated[str, Argument(help="Such as me/pods-on-arithmetic; made where missing.")],
+    repo: Annotated[
+        str, Argument(metavar="REPO", help="Such as me/pods-on-arithmetic; made where missing.")
+    ],
     model: Annotated[
         bool, Option("--model", help="Push the model or adapter that the run has trained.")
     ] = False,
@@ -93,7 +95,7 @@ def push(
 
     Without a network or a token the folder is written all the same.
 
-    
+    \b
     Examples:
       python -m workbench push runs/pods me/pods-on-arithmetic
       python -m workbench push runs/pods me/pods-adapter --model
@@ -163,7 +165,7 @@ def runs(
 
 
 def compare(
-    paths: Annotated[list[str], Argument(metavar="A B...", help="Directories or logs of runs.")],
+    paths: Annotated[list[str], Argument(metavar="RUN", help="Directories or logs of runs.")],
     x: Annotated[
         str | None,
         Option(
@@ -311,7 +313,7 @@ def _compare_records(
 def seeds(
     paths: Annotated[
         list[str],
-        Argument(metavar="RUN...", help="At least two runs that differ in the seed alone."),
+        Argument(metavar="RUN", help="At least two runs that differ in the seed alone."),
     ],
     x: Annotated[str | None, Option(help="The column of costs, as for compare.")] = None,
     y: Annotated[str | None, Option(help="The column of scores, as for compare.")] = None,
@@ -323,7 +325,7 @@ def seeds(
 ) -> None:
     """Say how many seeds a comparison needs, by the spread of runs that you have.
 
-    
+    \b
     Examples:
       python -m workbench seeds out/a-0 out/a-1 out/a-2
       python -m workbench seeds runs/grpo --change 3

@@ -14,7 +14,10 @@ from workbench.cli.train import lab_options
 def profile(
     path: Annotated[
         str | None,
-        Argument(help="A file or a folder of samples that you have. Without one the lab is asked."),
+        Argument(
+            metavar="PATH",
+            help="A file or a folder of samples that you have. Without one the lab is asked.",
+        ),
     ] = None,
     lab: Lab = [],  # noqa: B006  typer makes a new list
     samples: Annotated[

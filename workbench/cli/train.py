@@ -67,6 +67,7 @@ def run(
     method: Annotated[
         str,
         Argument(
+            metavar="METHOD",
             autocompletion=method_names,
             help=f"One of {', '.join(PAPERS)}; or, from further papers, {', '.join(MORE_PAPERS)}.",
         ),

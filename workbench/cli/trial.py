@@ -27,7 +27,7 @@ def trial(
     arms: Annotated[
         list[str],
         Argument(
-            metavar="ARM...",
+            metavar="ARM",
             help="The name of a method, or MODULE:FUNCTION of a method or a slot of your own, "
             "which runs the code of MODULE.",
         ),
@@ -159,7 +159,7 @@ def check(
 ) -> None:
     """Try a slot of your own on made-up rounds, in a second.
 
-    
+    \b
     Examples:
       python -m workbench check my_ideas:Shortest
     """

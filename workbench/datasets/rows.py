@@ -133,7 +133,7 @@ def from_file(
     if file.suffix not in KINDS:
         raise ValueError(f"path={str(path)!r}: a file ending in {', '.join(KINDS)} is needed")
     check_size(file)
-    options = {
+    options: dict[str, Any] = {
         "prompt": prompt,
         "answer": answer,
         "level": level,

@@ -214,9 +214,9 @@ def finish(
     ax.set(**{name: text for name, text in texts.items() if text is not None})
     if legend == "direct":
         label_ends(ax)
-    elif legend == "outside" and ax.figure.get_figwidth() < NARROW:
+    elif legend == "outside" and ax.figure.bbox.width < NARROW * ax.figure.dpi:
         # Beside narrow axes it would leave no room for them, and without a layout be cut off.
-        ax.figure.set_layout_engine("constrained")
+        ax.figure.figure.set_layout_engine("constrained")
         handles = ax.get_legend_handles_labels()
         ax.figure.legend(*handles, loc="outside lower left", frameon=False)
     elif legend == "outside":
@@ -249,7 +249,7 @@ def heading(
         That of the panels.
     """
     figure = part.figure if isinstance(part, Axes) else part
-    if legend:
+    if isinstance(part, Axes) and legend:
         labels = part.get_legend_handles_labels()
         figure.legend(*labels, loc="outside lower center", ncols=legend, frameon=False)
     if title:

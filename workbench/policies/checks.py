@@ -296,7 +296,7 @@ def fix_rotation(config: Any, max_length: int | None) -> None:
     """
     rope = getattr(config, "rope_parameters", None) or {}
     limit, _ = positions_of(config)
-    is_long = None not in (max_length, limit) and max_length > limit
+    is_long = limit is not None and max_length is not None and max_length > limit
     if is_long and rope.get("rope_type") == "longrope":
         rope["short_factor"] = rope["long_factor"]
 

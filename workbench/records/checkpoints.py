@@ -212,6 +212,7 @@ def split_arrays(prefix: str, state: Any, tensors: dict[str, torch.Tensor]) -> d
         return {"value": state}
     if isinstance(state, np.ndarray) and state.dtype.kind == "U":
         return {"texts": state.tolist(), "dtype": state.dtype.str}
+    kept: Any = state  # whatever its type has been found to be
     if isinstance(state, np.ndarray | np.generic | torch.Tensor):
         kind = {np.ndarray: "tensor", torch.Tensor: "torch"}.get(type(state), "number")
         # Keys with dots in them may give two arrays one name.
@@ -225,13 +226,13 @@ def split_arrays(prefix: str, state: Any, tensors: dict[str, torch.Tensor]) -> d
         return {"deque": split_arrays(prefix, list(state), tensors), "longest": state.maxlen}
     for kind, made in DICTS.items():
         if type(state) is made:
-            pairs = [list(pair) for pair in state.items()]
+            pairs = [list(pair) for pair in kept.items()]
             return {kind: split_arrays(prefix, pairs, tensors)}
     for kind, made in CONTAINERS.items():
         if type(state) is made:
             # Equal sets have one order, so that equal states are the same text.
-            state = sorted(state, key=repr) if made in (set, frozenset) else state
-            parts = [split_arrays(f"{prefix}.{i}", part, tensors) for i, part in enumerate(state)]
+            items = sorted(kept, key=repr) if made in (set, frozenset) else kept
+            parts = [split_arrays(f"{prefix}.{i}", part, tensors) for i, part in enumerate(items)]
             return {kind: parts}
     raise ValueError(
         f"{prefix}: {brief(state)} of type {type(state).__name__} cannot be stored in a "

@@ -224,7 +224,7 @@ def made_on(device: torch.device) -> dict[str, Any]:
     if device.type == "cuda":
         hardware["gpu"] = torch.cuda.get_device_name(device)
         hardware["gpu_bytes"] = torch.cuda.get_device_properties(device).total_memory
-    git = ["git", "-C", Path(__file__).parent, "rev-parse", "HEAD"]
+    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     commit = ""
     with suppress(OSError, subprocess.TimeoutExpired):
         # Outside of a checkout git fails and prints nothing to stdout.

@@ -167,7 +167,7 @@ class Record:
         wanted = None if rounds is None else set(rounds)
         names = None if columns is None else list(columns)
         is_asked = names is not None and not {*ASKED}.isdisjoint(names)
-        read = [*{*names, "problem"} - {*ASKED}] if is_asked else names
+        read = [*{*names, "problem"} - {*ASKED}] if names and is_asked else names
         table = self._seen(lambda: self._source().rollouts(wanted, read))
         if not len(table):
             if self.why_empty:

@@ -207,7 +207,7 @@ class Writer:
             tensors, state = checkpoints.load(path)
         except OSError as error:
             raise RecordError(f"{path}: {cause_of(error)}; {LOST}") from error
-        number = state.get("round")
+        number = state.get("round", 0)
         is_ours = state.pop("record", None) in self._journal.sums
         if not is_ours or number > self.rounds:
             raise RecordError(

@@ -251,8 +251,8 @@ def curves(
         }
         if having:
             legend = None if len(having) == 1 else "above" if len(having) < BESIDE else "outside"
-            options = {"x": x, "y": y, "smooth": smooth, "legend": legend}
-            picture(plots.learning_curve(having, **options, ax=axes()), caption)
+            curve = plots.learning_curve(having, x=x, y=y, smooth=smooth, legend=legend, ax=axes())
+            picture(curve, caption)
 
 
 def _has_curve(record: Record, y: str) -> bool:

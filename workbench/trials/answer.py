@@ -132,8 +132,8 @@ class Answer:
 # The attributes that the table shows, in this order.
 COLUMNS = [field.name for field in fields(Answer)]
 COLUMNS = COLUMNS[: COLUMNS.index("baseline")]
-FORECAST_COLUMNS = ("forecast", "forecast_low", "forecast_high")
-FORECAST_COLUMNS += ("ceiling", "ceiling_low", "ceiling_high")
+FORECAST_COLUMNS = ["forecast", "forecast_low", "forecast_high"]
+FORECAST_COLUMNS += ["ceiling", "ceiling_low", "ceiling_high"]
 
 
 def answers(
@@ -277,7 +277,7 @@ def table(found: Mapping[str, Answer]) -> pd.DataFrame:
         price = answer.break_even.estimate if answer.break_even else np.nan
         row = {**vars(answer), "break_even": price, "sentence": str(answer)}
         for of, made in (("", answer.forecast), ("baseline_", answer.baseline_forecast)):
-            row |= zip([of + name for name in FORECAST_COLUMNS], made[1:7])
+            row |= zip([of + name for name in FORECAST_COLUMNS], (made or NO_FORECAST)[1:7])
         rows.append(row)
     more = [of + name for of in ("", "baseline_") for name in FORECAST_COLUMNS]
     return pd.DataFrame(rows, columns=[*COLUMNS, "tuning_error", "ahead", *more, "sentence"])
@@ -412,7 +412,8 @@ def _pairs(
 
 def _price(pairs: Iterable[Mapping[int, Curve]], target: float) -> cost.BreakEven:
     """The price of sampling at which both arms of these pairs cost the same."""
-    return cost.break_even(*[[cost.tokens_of(c, target) for c in of.values()] for of in pairs])
+    mine, others = ([cost.tokens_of(c, target) for c in of.values()] for of in pairs)
+    return cost.break_even(mine, others)
 
 
 def _resolved(ratios: Measurement, level: float, error: float) -> float:

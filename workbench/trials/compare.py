@@ -25,7 +25,7 @@ from workbench.analysis.sequential import ALPHA, verdicts
 from workbench.analysis.sources import logs
 from workbench.analysis.sources.columns import NO_SEED, Along, curves_of, words
 from workbench.analysis.sources.log import Log
-from workbench.analysis.targets import crossings, ratio_to_target
+from workbench.analysis.targets import Crossing, crossings, ratio_to_target
 from workbench.trials.answer import FORECAST_COLUMNS, ahead_text, needs_text, verdict_text
 from workbench.utils.validation import brief, number, one_of, whole_number
 
@@ -362,9 +362,8 @@ def _difference(
     """What scores at a budget say of one arm against the baseline, before any correction."""
     pairs = _pairs(mine, others)
     a, b = (np.array([c.score_at(unit, budget) for c in of]) for of in pairs or (mine, others))
-    gain = Measurement(a - b) if pairs else None
-    found = gain or welch(a, b)
-    low, high, p = _known(found.low, found.high, gain.p_value(0.0) if gain else found.p)
+    found: Any = Measurement(a - b) if pairs else welch(a, b)
+    low, high, p = _known(found.low, found.high, found.p_value(0.0) if pairs else found.p)
     # The spread of one arm over its runs, as a share; of a single run nothing is known.
     spreads = [v.std(ddof=1) / abs(v.mean()) for v in (a, b) if len(v) > 1 and v.mean()]
     return {
@@ -386,14 +385,15 @@ def _ratio(
 ) -> dict[str, Any]:
     """The ratio of costs to the target, before any correction."""
     pairs = _pairs(mine, others)
-    costs = []
+    costs: list[list[Crossing]] = []
     for group in pairs or (mine, others):
         # Costs are read off rising curves, so where less is better both are turned over.
         turned = {i: replace(c, scores=sign * c.scores) for i, c in enumerate(group)}
         costs.append(list(crossings(turned, sign * target, unit).values()))
     reached = [sum(cost.reached for cost in of) for of in costs]
+    ratio: Any
     if pairs:
-        ratio = ratio_to_target(*costs)
+        ratio = ratio_to_target(costs[0], costs[1])
         p = ratio.p_value(1.0)
     else:
         stopped = [len(of) - n for of, n in zip(costs, reached)]

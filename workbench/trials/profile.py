@@ -212,9 +212,10 @@ class Profile:
         kept = (low <= rates) & (rates <= high) & (table["status"] != "suspicious")
         if not kept.any():
             raise ValueError(f"low={low}, high={high}: no problem has such a success rate")
-        rows = table.loc[kept, ["problem", "prompt", "answer", "level"]]
+        kept_rows = table.loc[kept, ["problem", "prompt", "answer", "level"]].to_numpy()
         return Pool(
-            Problem(*map(str, row[:3]), int(row[3])) for row in rows.itertuples(index=False)
+            Problem(str(name), str(prompt), str(answer), int(level))
+            for name, prompt, answer, level in kept_rows
         )
 
     def plan(self, methods: Any, **options: Any) -> pd.DataFrame:

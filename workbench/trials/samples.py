@@ -194,7 +194,7 @@ def _verdicts(rewards: pd.Series, solved: float | None, path: Path) -> Any:
         positive_number("solved", solved)
         # A reward such as .6 + .3, or .7 in single precision, may fall short by its rounding.
         values = rewards.to_numpy()
-        return (values >= solved) | is_same(values, solved, precision_of(values))
+        return (values >= solved) | is_same(values, np.array(solved), precision_of(values))
     if not any(set(rewards) <= side for side in SIDES):
         raise ValueError(
             f"path={str(path)!r}: rewards are {brief(sorted(set(rewards)))}; solved=1.0 says from "
@@ -240,4 +240,5 @@ def final_answer(text: str) -> str | None:
     """The final answer of a response, None where it has none."""
     found = last_box(text) or tagged(text)
     # A model that was never told how to answer ends with the number.
-    return found or (text.split() or [None])[-1]
+    words = text.split()
+    return found or (words[-1] if words else None)

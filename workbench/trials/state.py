@@ -452,7 +452,7 @@ class TrialState:
             math.sqrt(variance),
             settings.looks,
             level,
-            seen=seen,
+            seen=seen.tolist(),
             error=mine.error_against(other),
         )
 

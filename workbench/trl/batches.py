@@ -151,9 +151,10 @@ class BatchingTrainer(SamplingTrainer):
         # This factor makes that a division by all chosen rows.
         parts = self.accelerator.num_processes * self.args.steps_per_generation
         scale = rows * parts / chosen
+        limit: Any = self.max_completion_length
         # TRL's constant is max_completion_length, where a method does not name its own.
         if self.loss_type == "dr_grpo" and self.objective.length is not None:
-            scale *= self.max_completion_length / self.objective.length
+            scale *= limit / self.objective.length
         return scale
 
     def _logprobs(self, batch: dict[str, Any], rows: Rollouts) -> dict[str, Any]:

@@ -31,7 +31,8 @@ class SamplingTrainer(trl.GRPOTrainer):
         None trains as TRL does.
     """
 
-    driver: Driver | None = None
+    # Of any type for the checker: whatever is called in a round has a driver.
+    driver: Any = None
     verdict: Verdict
     rows_at_once: int | None
     # What TRL computes within its calls and does not hand back: scores (R, F), token ids and texts
@@ -94,7 +95,7 @@ class SamplingTrainer(trl.GRPOTrainer):
 
     def tokens(self, rollouts: Rollouts) -> dict[str, torch.Tensor]:
         """Tokens and masks under TRL's names, prompts filled up on the left."""
-        inputs = {}
+        inputs: dict[str, torch.Tensor] = {}
         for name, rows, side in (
             ("prompt", rollouts.prompt, "left"),
             ("completion", rollouts.response, "right"),

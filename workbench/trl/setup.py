@@ -224,9 +224,10 @@ def _apply_group_size(config: GRPOConfig, method: Method) -> None:
             f"num_generations={config.num_generations}: the method {method.name!r} trains on "
             f"{size} rollouts of a problem; leave num_generations out, or set it to {size}"
         )
-    if config.generation_batch_size % size:
+    batch: Any = config.generation_batch_size  # TRL has set it, if nobody else has
+    if batch % size:
         raise ValueError(
-            f"generation_batch_size={config.generation_batch_size}: the method {method.name!r} "
+            f"generation_batch_size={batch}: the method {method.name!r} "
             f"trains on {size} rollouts of a problem, so a multiple of {size} is needed"
         )
     # Evaluation has its own number, which would otherwise follow the new one unnoticed.
@@ -241,7 +242,7 @@ def _apply_group_size(config: GRPOConfig, method: Method) -> None:
 def _check_carried(config: GRPOConfig) -> None:
     """Raise ValueError for settings that would go against the method or be ignored."""
     has_bonus = config.entropy_coef or config.use_adaptive_entropy
-    refused = {
+    refused: dict[str, Any] = {
         "scale_rewards": (
             config.scale_rewards != DEFAULTS["scale_rewards"],
             "the method's advantage scales rewards; leave it out, or change the method, as in "
@@ -254,6 +255,10 @@ def _check_carried(config: GRPOConfig) -> None:
         "top_entropy_quantile": (
             config.top_entropy_quantile < 1 and has_bonus,
             "which tokens get the entropy bonus would depend on the micro-batches; leave one out",
+        ),
+        "max_completion_length": (
+            config.max_completion_length is None,
+            "a method has to know where responses are cut off; name a number of tokens",
         ),
     }
     _refuse(vars(config), refused)
@@ -269,7 +274,9 @@ def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -
             "train_dataset: it has a column of images, and a method's table of rollouts holds "
             "tokens alone; train with method=None"
         )
-    prompts = config.generation_batch_size // config.num_generations
+    batch: Any = config.generation_batch_size
+    group: Any = config.num_generations
+    prompts = batch // group
     if is_indexable and len(dataset) < prompts:
         raise ValueError(
             f"train_dataset: it has {len(dataset)} rows, and a round has {prompts} prompts "

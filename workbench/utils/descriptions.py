@@ -104,7 +104,7 @@ def describe(value: Any) -> Any:
         return {str(key): describe(item) for key, item in value.items()}
     if isinstance(value, partial):
         # Arguments by place are called 0, 1, ...
-        given = {**dict(enumerate(value.args)), **value.keywords}
+        given: dict[Any, Any] = {**dict(enumerate(value.args)), **value.keywords}
         return {"is": name_of(value.func), **describe(given)}
     if isinstance(value, type) or inspect.isroutine(value):
         return {"is": name_of(value)}

@@ -165,8 +165,8 @@ class Choice(Verifier):
     def _in_lines(self, text: str) -> set[str]:
         lines = [line.strip() for line in text.split("\n") if line.strip()] or [""]
         # Nothing but letters, one below the other, is no choice of the last one.
-        bare = list(takewhile(bool, map(self._bare.fullmatch, reversed(lines))))
-        if len(together := {letter[1].upper() for letter in bare}) > 1:
+        bare = takewhile(bool, map(self._bare.fullmatch, reversed(lines)))
+        if len(together := {letter[1].upper() for letter in bare if letter}) > 1:
             return together
         options = [self._option(line) for line in lines]
         if PATTERN.DENIES.search(lines[-1]) and not options[-1]:

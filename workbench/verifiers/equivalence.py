@@ -219,7 +219,7 @@ def _same(gold: Any, answer: Any) -> bool:
 
 def _with_imaginary_unit(*readings: Any) -> tuple:
     """The readings, with i as the imaginary unit."""
-    symbols = [getattr(reading, "free_symbols", set()) for reading in readings]
+    symbols: list[set] = [getattr(reading, "free_symbols", set()) for reading in readings]
     if not any(symbol.name == "i" for symbol in set().union(*symbols)):
         return readings
     # Math-Verify makes other symbols of the same names where it reads complex numbers.
@@ -395,7 +395,7 @@ def _passed_over(core: str, reading: Any, parsed: Callable[[str], list]) -> list
         core = core.rpartition("=")[2]
     known = _atoms(reading)
     letters = re.sub(r"\\[A-Za-z]+", "", core).lower()
-    symbols = getattr(reading, "free_symbols", set())
+    symbols: set = getattr(reading, "free_symbols", set())
     # A letter that nobody has written was made of a command that it does not know.
     passed = [each.name for each in symbols if len(each.name) == 1 and each.name not in letters]
     for part in PATTERN.PART.finditer(core):

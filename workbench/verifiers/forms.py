@@ -146,7 +146,8 @@ def unit_of(unit: str) -> str:
     """The unit of a number in its shortest known spelling, with its power."""
     unit = re.sub(r"[\s.{}]", "", unit).lower().replace(r"^\circ", "degree")
     # A plural ends in front of the power.
-    name, power = re.fullmatch(r"(.*?)((?:\^-?[0-9])?)", unit, re.DOTALL).groups()
+    name = re.sub(r"\^-?[0-9]\Z", "", unit)
+    power = unit.removeprefix(name)
     name = name if name in KNOWN_UNITS else name.rstrip("s")
     return KNOWN_UNITS.get(name, name) + power
 
@@ -184,9 +185,12 @@ def form(text: str) -> tuple | None:
     if base:
         return "base", base[1], base[2] or base[3]
     parts = list(PATTERN.MEASURE.finditer(text))
-    units = [UNITS.get(unit_of(part["unit"])) for part in parts]
+    names = [unit_of(part["unit"]) for part in parts]
     whole = "".join(part[0] for part in parts) == text
-    if not parts or not whole or None in units or len({unit[1] for unit in units}) > 1:
+    if not parts or not whole or not UNITS.keys() >= set(names):
+        return None
+    units = [UNITS[name] for name in names]
+    if len({unit[1] for unit in units}) > 1:
         return None
     sizes = [unit[2] for unit in units]
     numbers = [re.sub(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", part["number"]) for part in parts]
@@ -225,9 +229,9 @@ def _written(text: str) -> str:
 
 def verdict(gold_text: str, content: str) -> str | None:
     """The status of an answer where Math-Verify is not to compare; None where it is."""
-    gold, answer = form(gold_text), form(content)
+    gold, answer = form(gold_text) or (), form(content) or ()
     texts = [PATTERN.IN_TEXT.sub(r"\1", text).strip() for text in (gold_text, content)]
-    if gold is None and is_code(*texts):
+    if not gold and is_code(*texts):
         return "ok" if _written(texts[0]) == _written(texts[1]) else "wrong"
     kinds = [each[0] if each else "" for each in (gold, answer)]
     if "cases" in kinds:
@@ -256,5 +260,5 @@ def verdict(gold_text: str, content: str) -> str | None:
         return "unparsed" if kinds[1] != "base" else "ok" if gold[1:] == answer[1:] else "wrong"
     if kinds == ["measure", "measure"] and gold[1] == answer[1]:
         return "ok" if gold[2] == answer[2] else "wrong"
-    several = [each is not None and each[0] == "measure" and each[3] > 1 for each in (gold, answer)]
+    several = [each[0] == "measure" and each[3] > 1 for each in (gold, answer) if each]
     return "unparsed" if any(several) or "base" in kinds else None

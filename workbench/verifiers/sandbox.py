@@ -192,7 +192,7 @@ class Process(AbstractContextManager):
     """
 
     def __init__(
-        self, command: list[str], stdin: Any, stdout: Any, fds: Sequence[int], started: IO[bytes]
+        self, command: list[str], stdin: Any, stdout: Any, fds: Sequence[int], started: Any
     ) -> None:
         self.started = started
         self.output = file_of()

@@ -8,7 +8,7 @@ import sys
 
 from . import OUT_OF_MEMORY, begin, decode, encode, ready, send, silence
 
-OPERATIONS = {
+OPERATIONS: dict = {
     "call": lambda value, *arguments, **named: value(*arguments, **named),
     "get": getattr,
     "set": setattr,
@@ -56,7 +56,7 @@ def execute(source, name):
     sys.modules[name] = module
     sys.argv = ["answer.py"]
     # Without the module `site` they are missing, and programs of contests end by them.
-    builtins.exit = builtins.quit = sys.exit
+    vars(builtins).update(exit=sys.exit, quit=sys.exit)
     try:
         exec(compile(source, "answer.py", "exec"), module.__dict__)
     except MemoryError:
