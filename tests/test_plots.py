@@ -256,6 +256,10 @@ class TestCosts:
         ax = plots.learning_curve(load_all(tmp_path), ax=left.subplots())
         [legend] = ax.figure.legends or [ax.get_legend()]
         assert [text.get_text() for text in legend.get_texts()] == ["grpo (1 seed)"]
+        # It is written with the whole figure.
+        plots.save({"axes": ax, "part": ax.figure}, tmp_path / "drawn")
+        assert "grpo (1 seed)" in (tmp_path / "drawn" / "axes.svg").read_text()
+        assert (tmp_path / "drawn" / "part.svg").exists()
 
     def test_a_narrow_axis_has_more_than_one_tick(self):
         """All ratios between .9 and 1.3: the usual ticks would leave 1 alone."""

@@ -216,7 +216,8 @@ def finish(
         label_ends(ax)
     elif legend == "outside" and ax.figure.bbox.width < NARROW * ax.figure.dpi:
         # Beside narrow axes it would leave no room for them, and without a layout be cut off.
-        ax.figure.figure.set_layout_engine("constrained")
+        whole: Any = ax.get_figure(root=True)
+        whole.set_layout_engine("constrained")
         handles = ax.get_legend_handles_labels()
         ax.figure.legend(*handles, loc="outside lower left", frameon=False)
     elif legend == "outside":
@@ -374,9 +375,9 @@ def save(figures: Mapping[str, Any], folder: Any) -> None:
     instance_of("figures", figures, Mapping, '{"accuracy": ax}')
     Path(folder).mkdir(parents=True, exist_ok=True)
     for name, drawn in figures.items():
-        # A Figure, or the Axes that most functions return.
-        figure = drawn if isinstance(drawn, Figure) else drawn.figure
-        (Path(folder) / f"{name}.svg").write_text(svg(figure))
+        # A Figure or a part of one, or the Axes that most functions return.
+        whole = drawn.get_figure(root=True)
+        (Path(folder) / f"{name}.svg").write_text(svg(whole))
 
 
 def svg(figure: Figure) -> str:
