@@ -456,6 +456,18 @@ def test_what_was_mended_is_said(tmp_path):
     assert "reward may be that of a single batch; smooth=5" in str(wb.compare([restarted, broken]))
 
 
+def test_no_ratio_is_said_where_no_run_of_the_one_and_not_all_of_the_other_arrived(tmp_path):
+    low = arm(tmp_path, "low", [0.4, 0.41, 0.42])
+    some = arm(tmp_path, "some", [0.6, 0.61, 0.43])
+    [row] = wb.compare({"some": some, "low": low}, target=0.5).table.to_dict("records")
+    assert row["sentence"].startswith("low: 0 of 3 reached 0.5 of reward, of some 2 of 3 (3 pairs")
+    assert "needs" not in row["sentence"] and row["verdict"] == "open"
+    # Where all of the others arrived, the ratio is a bound.
+    all_of_them = arm(tmp_path, "all", [0.6, 0.61, 0.62])
+    text = str(wb.compare({"all": all_of_them, "low": low}, target=0.5))
+    assert "low needs at least 1.2" in text and "0 of 3 reached it, of all 3 of 3" in text
+
+
 def test_runs_without_any_spread_decide_nothing(tmp_path):
     arms = {name: arm(tmp_path, name, [end] * 3) for name, end in (("a", 0.5), ("b", 0.6))}
     found = wb.compare(arms, target=0.4)

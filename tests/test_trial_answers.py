@@ -352,6 +352,14 @@ def test_the_error_of_tuning_is_in_sentence_table_and_advice(grpo):
     assert row["tuning_error"] == pytest.approx(0.0305, abs=1e-4)
 
 
+def test_no_ratio_is_said_where_no_run_of_the_one_and_not_all_of_the_other_arrived(grpo):
+    found = look(runs("ar3po"), grpo, arm="mine", baseline="grpo", target=0.338, looks=(8,))
+    ends = {"ratio": 1.5, "low": -np.inf, "high": np.inf, "verdict": "open", "known": True}
+    none = str(replace(found, **ends, reached=0, baseline_reached=6))
+    assert none.startswith("mine: 0 of 8 runs reached 33.8 %, of grpo 6 (8 seeds, both tuned")
+    assert "needs" not in none and ": too few runs reached it to decide" in none
+
+
 def test_an_arm_that_wins_where_it_arrives_and_fails_more_often_says_both_first(grpo):
     found = look(runs("ar3po"), grpo, arm="mine", baseline="grpo", target=0.338, looks=(8,))
     mixed = replace(found, reached=6, high=np.inf)

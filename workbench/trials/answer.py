@@ -323,12 +323,16 @@ def sentence(answer: Answer) -> str:
     # An arm that is cheaper where it arrives and fails more often is not simply better.
     fails_more, fails_less = reached[0] < reached[1], reached[0] > reached[1]
     is_mixed = (fails_more and answer.ratio < 1) or (fails_less and answer.ratio > 1)
-    to = "to get there" if is_mixed else f"to reach {goal}"
-    if is_mixed:
-        arm = f"{arm} fails {'more' if fails_more else 'less'} often ({came.format(goal)}) and"
-    elif min(reached) < n:
-        notes.append(came.format("it"))
-    text = f"{arm} {needs} of {baseline}'s {what} {to} ({', '.join(notes)}): "
+    if min(reached) == 0 and max(reached) < n:
+        # The ratio would be one of budgets, and not even a bound.
+        text = f"{arm}: {came.format(goal)}"
+    elif is_mixed:
+        text = f"{arm} fails {'more' if fails_more else 'less'} often ({came.format(goal)}) and "
+        text += f"{needs} of {baseline}'s {what} to get there"
+    else:
+        text = f"{arm} {needs} of {baseline}'s {what} to reach {goal}"
+        notes += [came.format("it")] * (min(reached) < n)
+    text += f" ({', '.join(notes)}): "
     if answer.verdict == "open" and not answer.known:
         text += "not known yet"
     else:

@@ -484,10 +484,13 @@ def _sentence(
     reached = row["reached"], row["baseline_reached"]
     if not any(reached):
         return f"Neither {arm} nor {baseline} reached {goal}. {text}."
-    if sum(reached) < n + m:
-        runs += f", {reached[0]} of {n} reached it, of {baseline} {reached[1]} of {m}"
+    came = f"{reached[0]} of {n} reached {{}}, of {baseline} {reached[1]} of {m}"
     ends = row["low"], row["high"]
-    return (
-        f"{arm} {needs_text((row['ratio'], *ends), reached, (n, m))} of {baseline}'s {x} to reach "
-        f"{goal} ({runs}): {verdict_text(row['verdict'], *ends)}. {text}."
-    )
+    needs = needs_text((row["ratio"], *ends), reached, (n, m))
+    found = f"{arm} {needs} of {baseline}'s {x} to reach {goal}"
+    if not all(reached) and reached[0] < n and reached[1] < m:
+        # The ratio would be one of budgets, and not even a bound.
+        found = f"{arm}: {came.format(goal)}"
+    elif sum(reached) < n + m:
+        runs += f", {came.format('it')}"
+    return f"{found} ({runs}): {verdict_text(row['verdict'], *ends)}. {text}."
