@@ -19,7 +19,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache, wraps
 from itertools import accumulate, chain, combinations, pairwise, product
 from typing import Any
@@ -42,6 +42,12 @@ SMALL = 1e-3  # numbers nearer to zero than this are compared by relative closen
 DIGITS = 6  # that must agree of such a number
 MOST_DECIMALS = 1000  # numbers below 1e-994 count as equal
 
+# Its own stripping of units would take letters for them, and its search for numbers in what it
+# cannot read would find a part of it.
+READING = math_verify.LatexExtractionConfig(
+    normalization_config=NormalizationConfig(units=False, malformed_operators=True, nits=True)
+)
+
 NAMED = {"∞": "oo", r"\infty": "oo", r"\ln": "log", r"\pi": "pi", "π": "pi"}
 
 
@@ -58,93 +64,92 @@ def equivalence() -> Judge:
     _note_shortages(math_verify.parser, "latex2sympy", shortages)
     _note_shortages(math_verify.grader, "simplify", shortages)
 
-    # Its own stripping of units would take letters for them, and its search for numbers in what it
-    # cannot read would find a part of it.
-    reading = math_verify.LatexExtractionConfig(
-        normalization_config=NormalizationConfig(units=False, malformed_operators=True, nits=True)
-    )
-
-    # All rollouts of a problem come with the same gold answer.
-    @lru_cache(maxsize=4096)
-    def parsed(core: str) -> list:
-        number = core.removesuffix(r"\%")
-        # In a formula it reads percents of plain numbers alone.
-        is_share = number != core and not PATTERN.PLAIN.fullmatch(number)
-        text = rf"${number}$\%" if is_share else BOX + core + "}"
-        return math_verify.parse(text, [reading], parsing_timeout=None)
-
-    @lru_cache(maxsize=4096)
-    def gold_of(answer: str) -> tuple[str, str, list] | str:
-        """A gold answer without its unit, the unit, and its readings; what is read of it, where
-        that is not the whole."""
-        text = readable(answer)
-        if PATTERN.MISSING.fullmatch(answer.strip()):
-            return "nothing"
-        core, unit = _parts(text) or ("", "")
-        gold = _ranges(parsed(core) if core else [], core)
-        passed = _passed_over(core, gold[0], parsed) if _is_read(gold) else ["anything"]
-        if passed and verdict(text, text) == "ok":
-            return text, "", []
-        if not _is_read(gold):
-            return "nothing"
-        return (core, unit, gold) if not passed else f"{gold[0]}, and not {passed[0]}"
-
     def judge(item: dict) -> dict:
         shortages.clear()
         response, gold_text = item["response"], item["answer"]
-        known = gold_of(gold_text)
+        known = _gold_of(gold_text)
         if isinstance(known, str):
             return {"status": "unusable gold", "read": known}
-        status = compared(readable(response[len(BOX) : -1]), readable(gold_text), known)
+        status = _compared(readable(response[len(BOX) : -1]), readable(gold_text), known)
         # Two readings that agree settle the matter. That none agrees settles nothing if memory ran
         # out on the way, since the comparison that was cut short might have agreed.
         if shortages and status != "ok":
             raise MemoryError
         return {"status": status}
 
-    def compared(content: str, gold_text: str, known: tuple[str, str, list]) -> str:
-        """The status of what a box holds."""
-        gold_core, gold_unit, gold = known
-        # The same text, in which the answers that "or" joins may come in any order.
-        said, wanted = (
-            sorted(PATTERN.EITHER.split(text.replace(" ", ""))) for text in (content, gold_text)
-        )
-        if said == wanted and not PATTERN.SIDE_BY_SIDE.search(content):
-            return "ok"
-        if re.search(r"\.|\\frac|/", gold_text) and PATTERN.DECIMAL_COMMA.fullmatch(content):
-            content = content.replace(",", ".")
-        offers = PATTERN.EITHER.split(content)
-        is_one = not PATTERN.SEVERAL.search(gold_text)
-        if len(offers) > 1 and is_one:
-            statuses = {compared(offer.strip(), gold_text, known) for offer in offers}
-            return statuses.pop() if len(statuses) == 1 else "wrong"
-        status = verdict(gold_text, content)
-        if status or not gold:
-            return status or "unparsed"
-        core, unit = _parts(content) or ("", "")
-        if gold_core.startswith("(") or "=" not in gold_core:
-            core = _value(_as_point(core))
-        elif core.startswith("(") or "=" not in core:
-            gold_core = _value(_as_point(gold_core))
-            gold = parsed(gold_core)
-        answer = _ranges(parsed(core) if core else [], core)
-        if not _is_read(answer):
-            return "unparsed"
-        if not _equivalent(gold, answer) or not _as_often(gold_core, core, parsed):
-            return "wrong"
-        if unit and gold_unit and unit != gold_unit:
-            return "unparsed"
-        if PATTERN.PLAIN.fullmatch(core):
-            return "ok"
-        if _says_more(core, answer, gold_core, gold, parsed):
-            return "unparsed"
-        return "wrong" if _contradicts_itself(answer, gold) else "ok"
-
     # The worker makes its judge before it forks, so what the first
     # answers load is there for every fork.
     for text in (r"\frac{1}{2}+x^2", r"(1, \sqrt{2})", "0.5"):
         judge({"answer": text, "response": BOX + text + "}"})
     return judge
+
+
+# All rollouts of a problem come with the same gold answer.
+@lru_cache(maxsize=4096)
+def _gold_of(answer: str) -> tuple[str, str, list] | str:
+    """A gold answer without its unit, the unit, and its readings; what is read of it, where that is
+    not the whole.
+    """
+    text = readable(answer)
+    if PATTERN.MISSING.fullmatch(answer.strip()):
+        return "nothing"
+    core, unit = _parts(text) or ("", "")
+    gold = _ranges(_parsed(core) if core else [], core)
+    passed = _passed_over(core, gold[0]) if _is_read(gold) else ["anything"]
+    if passed and verdict(text, text) == "ok":
+        return text, "", []
+    if not _is_read(gold):
+        return "nothing"
+    return (core, unit, gold) if not passed else f"{gold[0]}, and not {passed[0]}"
+
+
+@lru_cache(maxsize=4096)
+def _parsed(core: str) -> list:
+    """Math-Verify's readings of an answer without its unit."""
+    number = core.removesuffix(r"\%")
+    # In a formula it reads percents of plain numbers alone.
+    is_share = number != core and not PATTERN.PLAIN.fullmatch(number)
+    text = rf"${number}$\%" if is_share else BOX + core + "}"
+    return math_verify.parse(text, [READING], parsing_timeout=None)
+
+
+def _compared(content: str, gold_text: str, known: tuple[str, str, list]) -> str:
+    """The status of what a box holds."""
+    gold_core, gold_unit, gold = known
+    # The same text, in which the answers that "or" joins may come in any order.
+    said, wanted = (
+        sorted(PATTERN.EITHER.split(text.replace(" ", ""))) for text in (content, gold_text)
+    )
+    if said == wanted and not PATTERN.SIDE_BY_SIDE.search(content):
+        return "ok"
+    if re.search(r"\.|\\frac|/", gold_text) and PATTERN.DECIMAL_COMMA.fullmatch(content):
+        content = content.replace(",", ".")
+    offers = PATTERN.EITHER.split(content)
+    is_one = not PATTERN.SEVERAL.search(gold_text)
+    if len(offers) > 1 and is_one:
+        statuses = {_compared(offer.strip(), gold_text, known) for offer in offers}
+        return statuses.pop() if len(statuses) == 1 else "wrong"
+    status = verdict(gold_text, content)
+    if status or not gold:
+        return status or "unparsed"
+    core, unit = _parts(content) or ("", "")
+    if gold_core.startswith("(") or "=" not in gold_core:
+        core = _value(_as_point(core))
+    elif core.startswith("(") or "=" not in core:
+        gold_core = _value(_as_point(gold_core))
+        gold = _parsed(gold_core)
+    answer = _ranges(_parsed(core) if core else [], core)
+    if not _is_read(answer):
+        return "unparsed"
+    if not _equivalent(gold, answer) or not _as_often(gold_core, core):
+        return "wrong"
+    if unit and gold_unit and unit != gold_unit:
+        return "unparsed"
+    if PATTERN.PLAIN.fullmatch(core):
+        return "ok"
+    if _says_more(core, answer, gold_core, gold):
+        return "unparsed"
+    return "wrong" if _contradicts_itself(answer, gold) else "ok"
 
 
 def _note_shortages(module: Any, name: str, shortages: list[MemoryError]) -> None:
@@ -321,9 +326,7 @@ def _parts(text: str) -> tuple[str, str] | None:
     return None if is_odd or PATTERN.UNREADABLE.search(bare) else found
 
 
-def _says_more(
-    core: str, answer: list, gold_core: str, gold: list, parsed: Callable[[str], list]
-) -> bool:
+def _says_more(core: str, answer: list, gold_core: str, gold: list) -> bool:
     """Whether the content of a box says more than its reading, or another thing."""
     is_range = any(isinstance(reading, sympy.Set | sympy.Rel | And) for reading in gold)
     bounds = [PATTERN.INEQUALITY.search(text) for text in (core, gold_core)]
@@ -334,12 +337,12 @@ def _says_more(
         return True
     return bool(
         PATTERN.SIDE_BY_SIDE.search(core)
-        or _passes_over(core, answer[0], gold, parsed)
-        or _passed_over(core, answer[0], parsed)
+        or _passes_over(core, answer[0], gold)
+        or _passed_over(core, answer[0])
     )
 
 
-def _as_often(gold_core: str, core: str, parsed: Callable[[str], list]) -> bool:
+def _as_often(gold_core: str, core: str) -> bool:
     """Whether a list names each element as often as the gold list does, where that repeats one.
 
     Math-Verify makes a set of it.
@@ -348,7 +351,7 @@ def _as_often(gold_core: str, core: str, parsed: Callable[[str], list]) -> bool:
     if len(set(golds)) == len(golds):
         return True
     for each in golds:
-        same = [other for other in left if _equivalent(parsed(each), parsed(other))]
+        same = [other for other in left if _equivalent(_parsed(each), _parsed(other))]
         if not same:
             return False
         left.remove(same[0])
@@ -384,7 +387,7 @@ def _group(core: str) -> str:
     return core[0] + core[-1] if 1 in commas and min(depths[:-1]) > 0 else ""
 
 
-def _passed_over(core: str, reading: Any, parsed: Callable[[str], list]) -> list[str]:
+def _passed_over(core: str, reading: Any) -> list[str]:
     """The parts of a formula that change nothing about its reading.
 
     A part is read if the reading holds it. Of any other part, the formula is read again without it,
@@ -408,7 +411,7 @@ def _passed_over(core: str, reading: Any, parsed: Callable[[str], list]) -> list
             continue
         others = {"", "9" + text if text[0].isdigit() else "q" if text.isalpha() else ""}
         for other in others:
-            if parsed(core[: part.start()] + other + core[part.end() :])[:1] == [reading]:
+            if _parsed(core[: part.start()] + other + core[part.end() :])[:1] == [reading]:
                 passed.append(text)
                 break
     return passed
@@ -430,7 +433,7 @@ def _atoms(reading: Any) -> Counter:
     return found
 
 
-def _passes_over(content: str, reading: Any, gold: list, parsed: Callable[[str], list]) -> bool:
+def _passes_over(content: str, reading: Any, gold: list) -> bool:
     r"""Whether a side of an equation is neither a name nor right.
 
     Of `\det(1)=42` and `5 \bmod 3=42` the left side is not read, and `3x=42` says another thing.
@@ -443,7 +446,7 @@ def _passes_over(content: str, reading: Any, gold: list, parsed: Callable[[str],
         is_name = PATTERN.NAME.fullmatch(side) or not PATTERN.NO_NAME.search(side)
         if is_name or PATTERN.OPERATOR.match(side):
             continue
-        value = parsed(side)
+        value = _parsed(side)
         # Numbers of an equation that is read are compared later.
         is_compared = value and _is_number(value[0]) and not _is_number(reading)
         if not is_compared and not _equivalent(gold, value):
