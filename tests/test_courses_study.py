@@ -73,18 +73,17 @@ def test_a_condition_is_its_lab_and_its_correction(name, tmp_path):
 
 
 def test_long_runs_take_each_arm_at_its_rate(tmp_path):
-    rates = pd.Series({label: 1e-3 + i * 1e-5 for i, label in enumerate(stress.panel())})
-    cases = stress.long_cases(rates, tmp_path)
-    assert len(cases) == stress.LONG_SEEDS * len(rates)
+    cases = stress.long_cases(tmp_path)
+    assert len(cases) == stress.LONG_SEEDS * len(stress.long_panel())
     for case in cases:
         label = case.name.partition("/")[0]
-        assert case.values["learning_rate"] == rates[label]
+        assert case.values["learning_rate"] == stress.LONG_RATES[label]
         assert case.values["rounds"] == stress.LONG_ROUNDS
 
 
 def test_every_arm_and_every_condition_under_stress_has_a_name():
     assert list(stress.panel()) == list(stressed.PANEL)
-    assert list(stress.probes()) == list(stressed.PROBES)
+    assert list(stress.long_panel()) == list(stressed.LONG_PANEL) == list(stress.LONG_RATES)
     assert {*stressed.ERRORS, *stressed.LAGS} <= set(stress.CONDITIONS)
 
 

@@ -32,7 +32,7 @@ CORRECTED_SINCE = {
 SETTINGS = ("problems_per_round", "mini_batches", "learning_rate", "evaluate_every")
 
 # Grid -> folder of its records, with the rates that tuning has found.
-TUNED = {"leaderboard": "leaderboard", "group_sizes": "group-sizes"}
+TUNED = {"leaderboard": "leaderboard", "group_sizes": "group-sizes", "steps": "steps"}
 
 
 def tuned_rates(table):
@@ -41,17 +41,32 @@ def tuned_rates(table):
     return arms["learning_rate"].to_dict() | {"grpo": arms["baseline_learning_rate"].max()}
 
 
+def tuned_steps(table):
+    """Arm -> optimizer steps a round, with GRPO's, where they were tuned as well."""
+    tuning = pd.read_csv(table)
+    if tuning["mini_batches"].isna().all():
+        return {}
+    costs = tuning.groupby(["arm", "mini_batches", "learning_rate"])["cost"]
+    # The rungs of halving are left behind by the points with the fewest seeds.
+    best = costs.mean()[costs.size() == costs.size().max()].groupby("arm").idxmin()
+    return {arm: int(steps) for arm, steps, _ in best}
+
+
 def recorded():
     """Case of the grid and record of every run of a grid that is in the repository."""
     planned = {path.stem: grids.read(path, ROOT / "runs" / path.stem) for path in GRIDS}
     # These grids leave learning rates to tuning, which has found one for each arm.
     for name, folder in TUNED.items():
         rates = tuned_rates(RUNS / folder / "arms.csv")
-        planned[name] = [
-            replace(case, values={**case.values, "learning_rate": rates[case.values["label"]]})
-            for case in planned[name]
-            if case.values["label"] in rates
-        ]
+        steps = tuned_steps(RUNS / folder / "tuning.csv")
+        cases = [case for case in planned[name] if case.values["label"] in rates]
+        planned[name] = []
+        for case in cases:
+            label = case.values["label"]
+            tuned = {"learning_rate": rates[label]}
+            if label in steps:
+                tuned["mini_batches"] = steps[label]
+            planned[name].append(replace(case, values={**case.values, **tuned}))
     runs = {}
     for name, cases in planned.items():
         for case in cases:
@@ -106,14 +121,13 @@ def trials_on_the_shelf():
         yield RUNS / "stress" / name, arms, labels, stress.BASELINE, stress.SEEDS
 
 
-def test_the_long_runs_are_the_panel_at_the_rates_of_the_plain_lab():
-    rates = stress.recorded_rates()
+def test_the_long_runs_are_their_panel_at_its_rates():
     groups = load_all(RUNS / "stress-long")
-    assert set(groups) == set(stress.panel())
+    assert set(groups) == set(stress.long_panel())
     for label, records in groups.items():
         assert [record.manifest["seed"] for record in records] == [*range(stress.LONG_SEEDS)]
         used = {record.manifest["arguments"]["learning_rate"] for record in records}
-        assert used == {rates[label]}, label
+        assert used == {stress.LONG_RATES[label]}, label
         assert {len(record.rounds) for record in records} == {stress.LONG_ROUNDS}, label
 
 

@@ -23,7 +23,7 @@ DIGITS = 1e-5  # the tables have six significant digits
 
 def trials():
     """The folder of every recorded trial, and the label of its baseline."""
-    found = {"leaderboard": "grpo", "leaderboard-search": "grpo"}
+    found = {"leaderboard": "grpo", "leaderboard-search": "grpo", "steps": "grpo"}
     for name in pd.read_csv(RUNS / "regimes" / "arms.csv")["trial"].unique():
         found[f"regimes/{name}"] = REGIMES[name].against
     for name in pd.read_csv(RUNS / "stress" / "arms.csv")["trial"].unique():

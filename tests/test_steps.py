@@ -8,8 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "leaderboard.md").read_text().split("## Steps a round")[1]
-ARMS = pd.read_csv(ROOT / "data" / "steps" / "arms.csv", index_col="arm")
-TUNING = pd.read_csv(ROOT / "data" / "steps" / "tuning.csv")
+ARMS = pd.read_csv(ROOT / "data" / "runs" / "steps" / "arms.csv", index_col="arm")
+TUNING = pd.read_csv(ROOT / "data" / "runs" / "steps" / "tuning.csv")
 ROWS = re.findall(r"^\| `(\S+)` \| (\d) \| ([\d.]+) \[([\d.]+), (\S+)\] \| (\w+) \|$", PAGE, re.M)
 
 

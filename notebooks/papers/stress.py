@@ -2,15 +2,15 @@
 
 A condition is the tiny lab under stress (`Lab.stressed`). For each one a trial (`workbench.trial`)
 tunes every arm again, to the rollouts that it needs to what the tuned baseline reaches in three
-fifths of its rounds, and gives it five fresh seeds. The plain lab is a condition like the others,
-so that what an arm loses is told by pairs of runs with the same seed, each at its own best rate.
+fifths of its rounds, on four seeds, and gives it eight fresh ones. The plain lab is a condition
+like the others, so that what an arm loses is told by pairs of runs with the same seed, each at its
+own best rate.
 
 In the folder `notebooks`, `python -m papers.stress plain missed-10 lag-4` makes the runs of three
-conditions, and `python -m papers.stress long` the long runs, at the rates that were tuned in the
-plain lab and stand in the recorded table of its arms. Each may be stopped at any time; the same
-command goes on. With `--shelve ../data/runs/stress` finished ones are put on that shelf, and what
-was found of each arm and each tuning run into its tables `arms.csv` and `tuning.csv`. Long runs get
-the shelf `stress-long` beside it.
+conditions, and `python -m papers.stress long` the long runs of the plain lab. Each may be stopped
+at any time; the same command goes on. With `--shelve ../data/runs/stress` finished ones are put on
+that shelf, and what was found of each arm and each tuning run into its tables `arms.csv` and
+`tuning.csv`. Long runs get the shelf `stress-long` beside it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from papers.regimes import recorded_table, shelve, shelve_runs
+from papers.regimes import shelve, shelve_runs
 from workbench import labs, methods
 from workbench.methods import Method
 from workbench.policies.stress import Stress
@@ -35,10 +33,11 @@ from workbench.trials.fingerprints import pickle_lab
 from workbench.trials.trial import Trial
 from workbench.utils.labels import LOGS
 
-__all__ = ["CONDITIONS", "LONG_ROUNDS", "Condition", "panel", "probes"]
+__all__ = ["CONDITIONS", "LONG_RATES", "LONG_ROUNDS", "Condition", "long_panel", "panel"]
 
 ROUNDS = 60
-SEEDS = 5
+SEEDS = 8
+TUNING_SEEDS = 4
 BASELINE = "grpo"
 LONG_ROUNDS = 400
 LONG_SEEDS = 5
@@ -48,27 +47,49 @@ EVALS = ("level", "seconds")
 
 
 def panel() -> dict[str, Method]:
-    """GRPO, the five papers' methods, DAPO and PKPO; AR3PO is the leaderboard's best as well."""
+    """GRPO, the five papers' methods and PKPO, each with one optimizer step a round.
+
+    PKPO stands here with the 8 rollouts of the others and with its own 16, and GRPO with 16 is the
+    control of the latter.
+    """
+    return {
+        BASELINE: methods.grpo(),
+        "grpo-16": methods.grpo(16),
+        "pods": methods.pods(32, 8),
+        "ar3po": methods.ar3po(),
+        "knapsack": methods.knapsack(),
+        "aero": methods.aero(),
+        "cbs": methods.cbs(),
+        "pkpo": methods.pkpo(8),
+        "pkpo-16": methods.pkpo(16),
+    }
+
+
+# The rates of the long runs. An earlier panel found them for 60 rounds of the plain lab, by six
+# runs an arm on one seed.
+LONG_RATES = {
+    BASELINE: 1.27e-3,
+    "pods": 1.8e-3,
+    "ar3po": 1.27e-3,
+    "knapsack": 1.27e-3,
+    "aero": 1.8e-3,
+    "cbs": 9e-4,
+    "dapo": 2.55e-3,
+    "pkpo": 1.27e-3,
+}
+
+
+def long_panel() -> dict[str, Method]:
+    """The arms of the long runs. CBS explores in the first 50 rounds of 400."""
     return {
         BASELINE: methods.grpo(),
         "pods": methods.pods(32, 8),
         "ar3po": methods.ar3po(),
         "knapsack": methods.knapsack(),
         "aero": methods.aero(),
-        "cbs": methods.cbs(),
+        "cbs": methods.cbs(planned=500),
         "dapo": methods.dapo(),
         "pkpo": methods.pkpo(),
-    }
-
-
-def probes() -> dict[str, Method]:
-    """Arms of the panel with one part changed, which show what that part does under stress."""
-    return {
-        BASELINE: methods.grpo(),
-        "pkpo-k1": methods.pkpo(k=1),
-        "pkpo-n8": methods.pkpo(n=8),
-        "ar3po-no-reuse": methods.ar3po(mode=None),
-        "pods-random": methods.pods(32, 8, rule="random"),
     }
 
 
@@ -116,7 +137,7 @@ class Condition:
             out=out,
             rounds=ROUNDS,
             seeds=SEEDS,
-            tuning_seeds=1,
+            tuning_seeds=TUNING_SEEDS,
             evaluate_every=10,
             columns="outcomes",
             **options,
@@ -135,39 +156,26 @@ CONDITIONS = {
     "lag-1-corrected": Condition(Stress(lag=1), corrected=True),
     "lag-4-corrected": Condition(Stress(lag=4), corrected=True),
     "lag-16-corrected": Condition(Stress(lag=16), corrected=True),
-    "probes-plain": Condition(arms=probes),
-    "probes-accepted-30": Condition(Stress(accepted=0.3), arms=probes),
-    "probes-lag-4": Condition(Stress(lag=4), arms=probes),
 }
 
 
-def recorded_rates() -> pd.Series:
-    """Learning rate of every arm, by label, as it was tuned in the plain lab."""
-    table = recorded_table(labs.shipped("runs") / "stress" / "plain", "arms").set_index("arm")
-    rates = table["learning_rate"].copy()
-    rates[BASELINE] = table["baseline_learning_rate"].iloc[0]
-    return rates
-
-
-def long_cases(rates: pd.Series, out: Path) -> list[Case]:
+def long_cases(out: Path) -> list[Case]:
     """The long runs: every arm at its tuned rate.
 
     Parameters
     ----------
-    rates : Series of float, by label
-        Learning rates.
     out : path
         Each run gets the directory `label/seed-0` in it.
     """
     lab = pickle_lab(labs.tiny())
     found = []
     for seed in range(LONG_SEEDS):
-        for label, method in panel().items():
+        for label, method in long_panel().items():
             name = f"{label}/seed-{seed}"
             values = {
                 "seed": seed,
                 "rounds": LONG_ROUNDS,
-                "learning_rate": float(rates[label]),
+                "learning_rate": LONG_RATES[label],
                 "evaluate_every": LONG_BETWEEN,
                 "columns": "outcomes",
             }
@@ -176,9 +184,9 @@ def long_cases(rates: pd.Series, out: Path) -> list[Case]:
     return found
 
 
-def run_long(rates: pd.Series, out: Path, jobs: int | None) -> None:
+def run_long(out: Path, jobs: int | None) -> None:
     """Make the long runs that are missing."""
-    cases = long_cases(rates, out)
+    cases = long_cases(out)
     with engine.at_work(jobs=jobs) as work_off:
         work_off(cases)
     failed = [case.name for case in cases if not case.finished]
@@ -213,7 +221,7 @@ def main() -> None:
     without_target = []
     for name in given.conditions:
         if name == "long":
-            run_long(recorded_rates(), out / "long", given.jobs)
+            run_long(out / "long", given.jobs)
             if given.shelve:
                 shelf = Path(given.shelve)
                 shelve_runs(out / "long" / "runs", (), shelf.with_name(f"{shelf.name}-long"))

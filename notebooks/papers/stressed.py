@@ -20,9 +20,8 @@ Groups = Mapping[str, Sequence[Record]]
 __all__ = [
     "ERRORS",
     "LAGS",
+    "LONG_PANEL",
     "PANEL",
-    "PARENTS",
-    "PROBES",
     "compared",
     "long_table",
     "loss_text",
@@ -36,8 +35,19 @@ __all__ = [
 SOLVED = 0.5  # the share of right samples from which on a problem counts as solved
 PASSES = 8  # k of pass@k
 
-# The arms of `stress.panel` and of `stress.probes`, as they are shown.
+# The arms of `stress.panel` and of `stress.long_panel`, as they are shown.
 PANEL = {
+    "grpo": "GRPO",
+    "grpo-16": "GRPO, 16 rollouts",
+    "pods": "PODS",
+    "ar3po": "AR3PO",
+    "knapsack": "Knapsack",
+    "aero": "AERO",
+    "cbs": "CBS",
+    "pkpo": "PKPO, 8 rollouts",
+    "pkpo-16": "PKPO, 16 rollouts",
+}
+LONG_PANEL = {
     "grpo": "GRPO",
     "pods": "PODS",
     "ar3po": "AR3PO",
@@ -45,14 +55,7 @@ PANEL = {
     "aero": "AERO",
     "cbs": "CBS",
     "dapo": "DAPO",
-    "pkpo": "PKPO",
-}
-PROBES = {
-    "grpo": "GRPO",
-    "pkpo-k1": "PKPO, k = 1",
-    "pkpo-n8": "PKPO, 8 rollouts",
-    "ar3po-no-reuse": "AR3PO without reuse",
-    "pods-random": "PODS, random rollouts",
+    "pkpo": "PKPO, 16 rollouts",
 }
 # The conditions of `stress.CONDITIONS`, as they are shown: how many right answers are missed and
 # how many wrong ones are accepted, or how many rounds old the sampling weights are.
@@ -69,21 +72,12 @@ LAGS = {
     "lag-4-corrected": "lag 4, corrected",
     "lag-16-corrected": "lag 16, corrected",
 }
-# Which arm of the panel each of the probes is, but for one part.
-PARENTS = {
-    "PKPO, k = 1": "PKPO",
-    "PKPO, 8 rollouts": "PKPO",
-    "AR3PO without reuse": "AR3PO",
-    "PODS, random rollouts": "PODS",
-}
 
 
-def shelves(
-    folder: Path, conditions: Iterable[str], names: Mapping[str, str] = PANEL
-) -> dict[str, Shelf]:
+def shelves(folder: Path, conditions: Iterable[str]) -> dict[str, Shelf]:
     """The recorded trials among the conditions, by the name of the condition."""
     recorded = set(pd.read_csv(folder / "arms.csv")["trial"])
-    return {name: Shelf(folder / name, names) for name in conditions if name in recorded}
+    return {name: Shelf(folder / name, PANEL) for name in conditions if name in recorded}
 
 
 def compared(
