@@ -209,8 +209,8 @@ def _by_seed(
         shown += [end for end in ends[1:] if 0 < end < np.inf]
         text = f"{plain(row['arm'])}: {row['verdict']}"
         if not row["reached"] == row["seeds"] == row["baseline_reached"]:
-            text += f" ({row['reached']:.0f} of {row['seeds']:.0f} reached it, "
-            text += f"{row['baseline_reached']:.0f} of the baseline)"
+            text += f" ({row['reached']:.0f} of {row['seeds']:.0f} arrived, "
+            text += f"baseline {row['baseline_reached']:.0f})"
         ax.text(0.02, place + 0.22, text, transform=ax.get_yaxis_transform(), size="small")
     ax.set(xscale="log", xlim=(min(shown) / 1.1, max(shown) * 1.1))
     ratio_ticks(ax.xaxis, *ax.get_xlim(), most=6)
@@ -271,7 +271,7 @@ def tuning_curves(
     ax.set(xscale="log", yscale="log", title="Tuning (circle: rate taken)")
     ax.set(xlabel="learning rate", ylabel="cost to the target")
     low, high = tuning["learning_rate"].min() / 1.2, tuning["learning_rate"].max() * 1.2
-    ratio_ticks(ax.xaxis, low, high, most=4, text="{:.2g}".format)
+    ratio_ticks(ax.xaxis, low, high, most=3, text="{:.2g}".format)
     ax.set_xlim(low, high)
     finite = tuning["cost"][np.isfinite(tuning["cost"])]
     if len(finite):
