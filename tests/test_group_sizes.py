@@ -47,3 +47,32 @@ def test_something_is_left_of_ar3po_against_every_smaller_group(costs):
     assert all(each.value < 1 for each in found)
     smaller = [ratio(costs, SIZES[size], "grpo") for size in ("4", "5", "6")]
     assert all(each.low < 1 < each.high for each in smaller)
+
+
+NEAREST = {"aero": "12", "ar3po-beta": "5", "ar3po-mopps": "5", "duet": "4", "pilot-commit": "12"}
+NEAREST |= {"cppo": "16", "knapsack-maxvar": "16", "reinforce-ada": "16"}
+
+
+@pytest.mark.slow
+def test_every_method_that_samples_another_number_stands_beside_the_group_nearest_to_it(costs):
+    board = wb.load_all(ROOT / "data" / "runs" / "leaderboard")
+    groups = {label: board[label] for label in (*NEAREST, "grpo-16")}
+    curves = read(groups)
+    found = {label: crossings(dict(runs), 0.51, "rollouts") for label, runs in curves.items()}
+    p_values = []
+    for label, size in NEAREST.items():
+        other = found["grpo-16"] if size == "16" else costs[SIZES[size]]
+        measured = ratio_to_target(*of_common_seeds(found[label], other))
+        ends = re.search(rf"`{label}`\s(\S+)\s\[(\S+),\s(\S+?)\]", PAGE.partition("nearest")[2])
+        numbers = [float(number.replace("open", "inf")) for number in ends.groups()]
+        known = [measured.value, measured.low, measured.high]
+        assert numbers == pytest.approx(known, abs=0.0051), label
+        p_values.append(measured.p_value(1.0) if measured.value < 1 else 1.0)
+    assert min(holm(p_values)) > 0.05
+    # All others sample eight of a problem, within a tenth, and the board compares them with eight.
+    for label, records in board.items():
+        sampled = [record.rounds["rollouts"] / record.rounds["problems"] for record in records]
+        mean = sum(each.mean() for each in sampled) / len(sampled)
+        is_allocated = "Uniform" not in records[0].manifest["method"]["allocator"]["is"]
+        if is_allocated and label not in (*NEAREST, "ar3po"):
+            assert 7.2 < mean < 9, label
