@@ -1,5 +1,7 @@
 """What notebook 13 and the panel of stress need beyond the package."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,8 @@ from papers import courses, stress, stressed
 from papers.regimes import REGIMES
 from papers.tuned import Shelf
 from workbench.analysis.curves import common_budget
+
+ROOT = Path(__file__).parents[1]
 
 LAB = wb.labs.tiny(pool=32, levels=(1, 8), held_out=8, samples=2, regime="tight")
 
@@ -113,3 +117,27 @@ def test_a_problem_is_lost_where_it_was_solved_before():
 def test_a_ratio_says_how_much_of_it_is_known(ratio, low, high, reached, text):
     row = pd.Series({"ratio": ratio, "low": low, "high": high, "reached": reached, "seeds": 5})
     assert stressed.ratio_text(row) == text
+
+
+@pytest.mark.slow
+def test_the_tables_of_the_page_on_stress_are_those_of_the_records():
+    page = (ROOT / "docs" / "stress.md").read_text()
+    losses_of, needs_of = (
+        [line.strip("| ").split(" | ") for line in part.split("\n") if line.startswith("| ")]
+        for part in page.partition("## What each method needs")[::2]
+    )
+    panel = stressed.shelves(ROOT / "data" / "runs" / "stress", stress.CONDITIONS)
+    plain = panel["plain"].groups
+    found = {name: stressed.losses(shelf.groups, plain) for name, shelf in panel.items()}
+    rows = {name: cells for name, *cells in losses_of}
+    for name in plain:
+        cells = [f"{found['plain'].loc[name, 'score']:.1f}"]
+        for condition in ("missed-10", "accepted-30", "lag-1-corrected"):
+            cells.append(stressed.loss_text(found[condition].loc[name]).partition(": ")[2])
+        assert rows[name] == cells
+    rows = {name: cells for name, *cells in needs_of}
+    for label, name in stressed.PANEL.items():
+        if label != stress.BASELINE:
+            arms = [panel[c].arms for c in ("plain", "accepted-30", "lag-1-corrected")]
+            cells = [stressed.ratio_text(arm.set_index("arm").loc[label]) for arm in arms]
+            assert rows[name] == cells

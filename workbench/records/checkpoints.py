@@ -212,7 +212,7 @@ def split_arrays(prefix: str, state: Any, tensors: dict[str, torch.Tensor]) -> d
         return {"value": state}
     if isinstance(state, np.ndarray) and state.dtype.kind == "U":
         return {"texts": state.tolist(), "dtype": state.dtype.str}
-    kept: Any = state  # whatever its type has been found to be
+    kept: Any = state  # the type checker cannot follow `type(state) is made`
     if isinstance(state, np.ndarray | np.generic | torch.Tensor):
         kind = {np.ndarray: "tensor", torch.Tensor: "torch"}.get(type(state), "number")
         # Keys with dots in them may give two arrays one name.

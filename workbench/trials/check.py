@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -222,7 +222,7 @@ def with_course(
 ) -> tuple[Rollouts, Plan]:
     """Rollouts with the columns of what a course plans for them, and the plan."""
     plan = course.plan(problems, counts, before, context)
-    plan = checked_plan(course, plan, len(table), context.max_new_tokens or 0)
+    plan = checked_plan(course, plan, len(table), cast(int, context.max_new_tokens))
     nothing = np.zeros(len(table), np.int64)
     columns = dict.fromkeys(("prefix", "kept", "read", "lost"), nothing)
     return table.assign(**{**columns, **plan.columns}), plan

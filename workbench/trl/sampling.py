@@ -31,7 +31,7 @@ class SamplingTrainer(trl.GRPOTrainer):
         None trains as TRL does.
     """
 
-    # Of any type for the checker: whatever is called in a round has a driver.
+    # `Any` for the type checker: whatever a round calls has a Driver, and asks it without a check.
     driver: Any = None
     verdict: Verdict
     rows_at_once: int | None
