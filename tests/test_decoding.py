@@ -172,6 +172,39 @@ def test_sharing_prefixes_draws_the_same_with_fewer_rows(kind, monkeypatch):
     assert rows_shared == len(prefixes) < rows_apart
 
 
+@pytest.mark.parametrize("kind", ["the tiny model", *MERGED])
+@pytest.mark.slow
+def test_what_all_prompts_begin_with_is_computed_once(kind, monkeypatch):
+    if kind == "the tiny model":
+        policy = shaken(tiny_policy())
+    else:
+        family, settings = MERGED[kind]
+        policy = built(family, **settings)
+    beginning = "1+2+3+4+5+6+7+8+9+"
+    prompts = [beginning + end for end in ("1=", "2+3+4=", "5=", "12345+6=")]
+    taken_in = []
+    begin = merged.MergedLayer.begin
+
+    def counting(self, states, *others):
+        taken_in.append(len(states))
+        return begin(self, states, *others)
+
+    monkeypatch.setattr(merged.MergedLayer, "begin", counting)
+    drawn = {}
+    for least in (16, 10**6):
+        monkeypatch.setattr(merged, "LEAST_SHARED", least)
+        rollouts = policy.generate(prompts, [5, 3, 0, 8], SAMPLING, seed=4)
+        drawn[least] = rollouts, sum(taken_in)
+        taken_in.clear()
+    (shared, few), (apart, many) = drawn.values()
+    assert responses(shared) == responses(apart)
+    assert np.allclose(shared.old_logprobs.values, apart.old_logprobs.values, atol=1e-4)
+    # Three prompts are sampled, of which the longest has eight characters of its own.
+    tokens = len(policy.encode([beginning])[0])
+    layers = len(policy.decoder.layers)
+    assert many - few == 2 * tokens * layers
+
+
 def test_without_merged_weights_prefixes_are_not_shared(monkeypatch):
     started = []
     spread = decoding.CachedDecoder.spread

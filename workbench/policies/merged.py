@@ -6,6 +6,7 @@ launching small operations and on copying the cache. This decoder therefore
 - merges the query, key and value projections into one product, and gate and up into another,
 - folds the weights of the norms into the products that follow them, in float32,
 - rotates queries and keys by one complex multiplication,
+- computes what all prompts begin with once,
 - writes keys and values into a cache that is allocated once, and
 - moves the last rows of the batch to the places of rows that have ended, so that the cache is not
   copied as a whole.
@@ -30,6 +31,7 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 STATIC_ROTATIONS = ("default", "linear", "llama3")  # angles that do not depend on the length
 PRECISIONS = (torch.float32, torch.bfloat16)  # of the products
 LARGEST_KEPT = 2**26  # numbers of a buffer that is kept between calls, 256 MiB
+LEAST_SHARED = 16  # tokens that all prompts begin with, from which on they are computed once
 FIRST_PLACES = 64  # tokens of room in the cache beyond the prompts; doubled whenever it is full
 
 
@@ -97,7 +99,7 @@ class MergedDecoder:
         """
         self.rows, self.filled = mask.shape  # rows and places of the cache that are in use
         # What is added to the scores of each place: (rows, places).
-        self.bias = torch.where(mask.bool(), 0.0, -torch.inf)
+        self.bias = torch.zeros(self.rows, self.filled)
         self.positions = mask.sum(1)  # of the next token of each row
         # (layers, rows, kv heads, places, head); keys by dimension have the last two swapped. There
         # may be room for more rows than are in use, and for more places.
@@ -105,17 +107,44 @@ class MergedDecoder:
         self.keys, self.values = torch.empty(shape), torch.empty(shape)
         # The rotation at each position, (positions, head / 2) complex.
         self.angles = self._angles_of(self.filled)
-        angles = self.angles[(mask.cumsum(1) - 1).clamp(min=0).flatten()][:, None]
-        earlier = torch.ones(self.filled, self.filled, dtype=torch.bool).tril()
-        # A padded place attends to itself, so that its softmax is defined. Nothing reads it.
-        seen = earlier & (mask.bool()[:, None] | torch.eye(self.filled, dtype=torch.bool))
-        states = embedding(ids.flatten(), self.embedding).float()
-        for layer, keys, values in zip(self.layers, self.keys, self.values):
-            states = layer.begin(states, keys, values, angles, seen[:, None])
+
+        # What all prompts begin with, such as the system's message of a template, is computed once.
+        # It takes the first places of every row; what a row lacks in length is padded behind it.
+        prefix, ids, mask = _apart(ids, mask)
+        shared = prefix.shape[1]
+        if shared:
+            self._take_in(prefix, torch.ones_like(prefix), 0)
+            for cache in (self.keys, self.values):
+                cache[:, 1:, :, :shared] = cache[:, :1, :, :shared]
+        states = self._take_in(ids, mask, shared)
+        self.bias[:, shared:].masked_fill_(~mask.bool(), -torch.inf)
         if self.by_dimension:
             self.keys = self.keys.mT.contiguous()
-        newest = states.view(self.rows, self.filled, -1)[:, -1]
+        newest = states.view(self.rows, -1, states.shape[-1])[:, -1]
         return _product(self.norm(newest, self.last_scale), self.output, None)
+
+    def _take_in(self, ids: torch.Tensor, mask: torch.Tensor, before: int) -> torch.Tensor:
+        """Hidden states (P * t, H) after the last layer, of tokens that follow `before` others.
+
+        Parameters
+        ----------
+        ids, mask : (P, t) tensor
+            As in `begin`.
+        before : int
+            The places in front of them, whose keys and values are in the cache.
+        """
+        rows, length = ids.shape
+        places = before + length
+        angles = self.angles[(before + mask.cumsum(1) - 1).clamp(min=0).flatten()][:, None]
+        earlier = torch.ones(length, length, dtype=torch.bool).tril()
+        # A padded place attends to itself, so that its softmax is defined. Nothing reads it.
+        seen = earlier & (mask.bool()[:, None] | torch.eye(length, dtype=torch.bool))
+        seen = torch.nn.functional.pad(seen, (before, 0), value=True)
+        states = embedding(ids.flatten(), self.embedding).float()
+        for layer, keys, values in zip(self.layers, self.keys, self.values):
+            used = (part[:rows, :, :places] for part in (keys, values))
+            states = layer.begin(states, *used, angles, seen[:, None])
+        return states
 
     def spread(self, rows: np.ndarray) -> None:
         """Go on with the rows (R,) in place of the P present ones; repeats are allowed."""
@@ -313,17 +342,18 @@ class MergedLayer:
         angles: torch.Tensor,
         seen: torch.Tensor,
     ) -> torch.Tensor:
-        """Hidden states (P * t, H) after the layer, of all t tokens of each of P prompts.
+        """Hidden states (P * t, H) after the layer, of the last t tokens of each of P prompts.
 
-        Keys and values (P, kv heads, t, head) are written here; angles (P * t, 1, head / 2)
-        complex; seen (P, 1, t, t): which places each place attends to.
+        Keys and values (P, kv heads, places, head) of the last t places are written here; angles
+        (P * t, 1, head / 2) complex; seen (P, 1, t, places): which places each place attends to.
         """
         decoder = self.decoder
-        rows, _, places, _ = keys.shape
+        rows, places = len(keys), seen.shape[2]
         turned, new_values = self._projected(states, angles)
         blocks = turned.view(rows, places, decoder.kv_heads, 1 + decoder.group, decoder.head)
-        keys.copy_(blocks[..., 0, :].transpose(1, 2))
-        values.copy_(new_values.view(rows, places, decoder.kv_heads, -1).transpose(1, 2))
+        new_values = new_values.view(rows, places, decoder.kv_heads, -1)
+        keys[:, :, -places:] = blocks[..., 0, :].transpose(1, 2)
+        values[:, :, -places:] = new_values.transpose(1, 2)
         queries = blocks[..., 1:, :].flatten(2, 3).transpose(1, 2)
         # The factor on the scores is in the weights already.
         mixed = scaled_dot_product_attention(
@@ -374,6 +404,27 @@ class Normalised:
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         result = x / length.hypot_(self.least)
         return result if scale is None else result.mul_(scale)
+
+
+def _apart(
+    ids: torch.Tensor, mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The tokens (1, n) that all prompts (P, t) begin with, and ids and mask without them.
+
+    Fewer than `LEAST_SHARED` are not worth a pass of their own, so that n is 0 then. At least one
+    token of every prompt is left, since the logits after it are asked for.
+    """
+    padded = mask.shape[1] - mask.sum(1)
+    shortest = mask.shape[1] - int(padded.max())
+    beginnings = ids.gather(1, padded[:, None] + torch.arange(shortest - 1))
+    is_shared = (beginnings == beginnings[:1]).all(0)
+    shared = int(is_shared.long().cumprod(0).sum())
+    if len(ids) == 1 or shared < LEAST_SHARED:
+        return ids[:1, :0], ids, mask
+    # What is left of a row ends in the last column, and begins `shared` after its padding.
+    is_own = torch.arange(mask.shape[1]) >= (padded + shared)[:, None]
+    kept = slice(int(padded.min()) + shared, None)
+    return beginnings[:1, :shared], ids[:, kept], is_own[:, kept].long()
 
 
 def is_plain(module: torch.nn.Module) -> bool:
