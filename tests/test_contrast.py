@@ -10,6 +10,7 @@ from papers import contrast
 from workbench.analysis.curves import read
 from workbench.rollouts import Rollouts
 
+PAGE = (Path(__file__).parents[1] / "docs" / "ladder.md").read_text()
 BOARD = Path(__file__).parents[1] / "data" / "runs" / "leaderboard"
 
 
@@ -30,6 +31,22 @@ def test_the_pairs_of_two_tasks_are_read_as_one_trial(task):
     assert one.loc[pair, "ratio"] == pytest.approx(0.75, abs=0.02)
     assert one.loc[pair, "low"] < both.loc[pair, "low"] < 0.75 < both.loc[pair, "high"]
     assert (both["p_holm"] >= both["p"]).all()
+
+
+def test_the_page_predicts_what_the_runs_of_the_small_lab_say():
+    table = contrast.predicted(BOARD.with_name("group-sizes"))
+    names = {"ar3po": "AR3PO", "grpo": "GRPO with 8", "grpo-5": "GRPO with 5"}
+    for row in table.itertuples():
+        shown = f"{row.ratio:.2f} [{row.low:.2f}, {row.high:.2f}]"
+        assert f"| {names[row.arm]} over {names[row.against]} | {shown} |" in PAGE
+
+
+def test_what_is_sampled_in_a_round_is_known_before_training():
+    runs = {"chains": wb.load_all(BOARD.with_name("group-sizes"))}
+    ratios = contrast.sampled_a_round(runs)
+    assert ratios["grpo-5", "grpo"] == pytest.approx(5 / 8)
+    assert ratios["ar3po", "grpo"] == pytest.approx(0.60, abs=0.006)
+    assert ratios["ar3po", "grpo-5"] == pytest.approx(0.96, abs=0.006)
 
 
 def test_luck_knows_nothing_of_the_answer():

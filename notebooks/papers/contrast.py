@@ -6,9 +6,11 @@ writes, and on one core with `--jobs 1`:
 
     python -m papers.contrast --jobs 1
     python -m papers.contrast --answer
+    python -m papers.contrast --shelve ../data/runs/contrast
 
 The first may be stopped or killed at any time; the same command goes on. The second reads what is
-there, and says of how many pairs.
+there, and says of how many pairs. The third puts the finished runs on a shelf, from which the
+notebook `14_ladder` reads them.
 """
 
 from __future__ import annotations
@@ -23,20 +25,33 @@ import numpy as np
 import pandas as pd
 
 from papers import ladder
-from workbench import methods
+from papers.regimes import shelve
+from workbench import load_all, methods
 from workbench.analysis.curves import of_common_seeds, read
 from workbench.analysis.intervals import holm
 from workbench.analysis.targets import crossings, ratio_to_target
 from workbench.methods import Method
 from workbench.policies import Sampling
+from workbench.records import Record, pack
 from workbench.rollouts import Rollouts
 from workbench.trials.trial import Trial
 from workbench.utils.seeding import derive
 
-__all__ = ["TASKS", "Luck", "answer", "arms", "controls", "trials"]
+__all__ = [
+    "TASKS",
+    "Luck",
+    "answer",
+    "arms",
+    "controls",
+    "predicted",
+    "recorded",
+    "sampled_a_round",
+    "trials",
+]
 
 TASKS = ("additions to 20", "the largest of four")
 TARGET = 0.5
+SMALL_TARGET = 0.51  # of the small lab's runs, as on the leaderboard
 TEMPERATURE = 0.7
 PAIRS = 30  # of each task
 FEW = 6  # pairs of the controls, on the second task alone
@@ -94,7 +109,7 @@ def trials(model: str | Path, out: Path, **options: Any) -> dict[str, Trial]:
     made = {}
     for task in TASKS:
         lab = ladder.lab(task, model, temperature=TEMPERATURE)
-        folder = task.replace(" ", "-")
+        folder = folder_of(task)
         plans = [(folder, arms(), PAIRS)]
         if task == TASKS[-1]:
             plans.append((f"{folder}-controls", controls(), FEW))
@@ -106,7 +121,9 @@ def trials(model: str | Path, out: Path, **options: Any) -> dict[str, Trial]:
     return made
 
 
-def answer(curves: Mapping[str, Mapping[str, Mapping[int, Any]]]) -> pd.DataFrame:
+def answer(
+    curves: Mapping[str, Mapping[str, Mapping[int, Any]]], target: float = TARGET
+) -> pd.DataFrame:
     """What the runs of both tasks say together.
 
     Pairs of runs of one task and one seed, of all tasks, are read as one trial: the mean of the
@@ -117,6 +134,8 @@ def answer(curves: Mapping[str, Mapping[str, Mapping[int, Any]]]) -> pd.DataFram
     ----------
     curves : dict from task to a dict from label to a dict from seed to Curve
         As `analysis.curves.read` gives the inner ones.
+    target : float
+        The accuracy whose rollouts are compared.
 
     Returns
     -------
@@ -127,7 +146,7 @@ def answer(curves: Mapping[str, Mapping[str, Mapping[int, Any]]]) -> pd.DataFram
     for arm, other in CONTRASTS:
         mine, others = [], []
         for by_label in curves.values():
-            crossed = [crossings(dict(by_label[name]), TARGET, "rollouts") for name in (arm, other)]
+            crossed = [crossings(dict(by_label[name]), target, "rollouts") for name in (arm, other)]
             first, second = of_common_seeds(*crossed)
             mine += first
             others += second
@@ -149,6 +168,67 @@ def answer(curves: Mapping[str, Mapping[str, Mapping[int, Any]]]) -> pd.DataFram
     return table.assign(p_holm=holm(table["p"]))
 
 
+def predicted(runs: Path) -> pd.DataFrame:
+    """What the small lab says of the same contrasts, at its own target.
+
+    Parameters
+    ----------
+    runs : path
+        The runs of tuned groups of several sizes and of AR3PO, `data/runs/group-sizes`.
+
+    Returns
+    -------
+    DataFrame
+        As `answer`.
+    """
+    return answer({"chains": read(load_all(runs))}, SMALL_TARGET)
+
+
+def recorded(shelf: Path) -> dict[str, dict[str, list[Record]]]:
+    """The recorded runs of each task, by arm; those of the controls are left out."""
+    return {task: load_all(shelf / task) for task in map(folder_of, TASKS)}
+
+
+def sampled_a_round(records: Mapping[str, Mapping[str, list[Record]]]) -> pd.Series:
+    """Rollouts that an arm samples in a round over those of the other, for each contrast.
+
+    This is what is known before any training. It predicts the ratio of rollouts to a target
+    where every round teaches as much.
+
+    Parameters
+    ----------
+    records : dict from task to a dict from arm to a list of Record
+        As `recorded` gives them.
+
+    Returns
+    -------
+    Series, by arm and what it is against
+        The mean over tasks.
+    """
+    means = {
+        (task, arm): np.mean([record.rounds["rollouts"].mean() for record in runs])
+        for task, by_arm in records.items()
+        for arm, runs in by_arm.items()
+    }
+    ratios = {
+        (arm, other): np.mean([means[task, arm] / means[task, other] for task in records])
+        for arm, other in CONTRASTS
+    }
+    return pd.Series(ratios, name="sampled_a_round").rename_axis(["arm", "against"])
+
+
+def folder_of(task: str) -> str:
+    """The name of a task's folder."""
+    return task.replace(" ", "-")
+
+
+def put_on_shelf(made: Mapping[str, Trial], shelf: Path) -> None:
+    """Pack copies of the finished runs, with tables of the tuning above them."""
+    for name, trial in made.items():
+        shelve(trial, (), shelf / name)
+    pack(shelf, evals=("level",))
+
+
 def main() -> None:
     """Make the runs, or say what they show."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -156,11 +236,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("../runs/contrast"))
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--answer", action="store_true", help="make no runs")
+    parser.add_argument(
+        "--shelve", type=Path, metavar="FOLDER", help="such as ../data/runs/contrast"
+    )
     asked = parser.parse_args()
-    made = trials(asked.model, asked.out, jobs=asked.jobs, report=print)
+    made = trials(asked.model, asked.out, jobs=asked.jobs, report=print, mixed=True)
     if not asked.answer:
         for trial in made.values():
             trial.run()
+    if asked.shelve:
+        put_on_shelf(made, asked.shelve)
     curves = {
         name: read({label: list(of.values()) for label, of in trial.records.items()})
         for name, trial in made.items()
