@@ -18,6 +18,7 @@ from workbench.problems import Problem
 from workbench.records import RecordError, RecordWarning, Writer, pack
 from workbench.records.locks import RecordLock
 from workbench.records.packing import _are_equal
+from workbench.records.tables import content_of
 
 
 def frames(path):
@@ -51,6 +52,23 @@ def folder(tmp_path):
 
 
 NAMES = ["a/seed-0", "a/seed-1", "deep/er/b"]
+
+
+def test_numbers_of_many_digits_are_packed_with_their_bytes_apart():
+    rng = np.random.default_rng(0)
+    many = np.round(1 + rng.random(4000) / 100, 6)
+    few = rng.choice([0.25, 0.5, np.nan], 4000)
+    lists = pa.array([list(range(number % 4)) for number in range(4000)])
+    table = pa.table({"many": many, "few": few, "number": np.arange(4000) // 9, "lists": lists})
+    packed = content_of(table, level=19)
+    assert len(packed) < 0.9 * len(content_of(table))
+    file = pq.ParquetFile(pa.BufferReader(packed))
+    columns = [file.metadata.row_group(0).column(place) for place in range(4)]
+    apart = ["BYTE_STREAM_SPLIT" in column.encodings for column in columns]
+    listed = ["RLE_DICTIONARY" in column.encodings for column in columns]
+    assert apart == [True, False, False, False]
+    assert listed == [False, True, True, True], "those inside of lists as well"
+    pd.testing.assert_frame_equal(file.read().to_pandas(), table.to_pandas())
 
 
 def test_packed_runs_are_read_as_before_by_the_same_paths(folder):
