@@ -82,6 +82,7 @@ class Engine:
         self.llm = llm
         self.sleeps = sleeps
         self.merges = merges
+        self.stops = stops
         self.share = share
         # It runs once: when it is called, or when nothing refers to the engine any more.
         self._end = weakref.finalize(self, _shut_down, llm) if stops else None
@@ -116,8 +117,7 @@ class Engine:
         """
         key = (str(path), *sorted(options.items()))
         if key not in _LATEST:
-            _LATEST.clear()
-            gc.collect()  # runs and policies that are in use no more may hold one another
+            let_go()
             if _RUNNING:
                 raise ValueError(
                     "engine='vllm': an engine with other settings is in use in this process, and "
@@ -342,6 +342,12 @@ class Engine:
         model.save_pretrained(self._folder.name, state_dict=weights, save_embedding_layers=False)
         number = next(NUMBERS)
         self._adapter = LoRARequest(f"adapter-{number}", number, self._folder.name)
+
+
+def let_go() -> None:
+    """End the engine that was started last, unless a policy still uses it."""
+    _LATEST.clear()
+    gc.collect()  # runs and policies that are in use no more may hold one another
 
 
 def _shut_down(llm: Any) -> None:
