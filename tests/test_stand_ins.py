@@ -786,12 +786,14 @@ def test_standby_that_is_off_is_no_obstacle(unsloth, monkeypatch):
 def test_unsloth_takes_the_room_of_an_engine_that_nothing_uses(unsloth, vllm):
     used = tiny_policy(vllm={})
     options = {"lora_rank": 4, "device": "cpu", "max_length": 96, "gpu_memory_utilization": 0.4}
-    policy = unsloth.from_pretrained(MODEL, **options)
+    with pytest.raises(ValueError, match="an engine with other settings is in use"):
+        unsloth.from_pretrained(MODEL, **options)
     assert "shutdown" not in vllm[0].events
-    assert (policy.engine.share, policy.engine.stops) == (0.4, False)
     del used
-    unsloth.from_pretrained(MODEL, **options | {"max_length": 64})
+    policy = unsloth.from_pretrained(MODEL, **options)
     assert "shutdown" in vllm[0].events
+    assert (policy.engine.share, policy.engine.stops) == (0.4, False)
+    unsloth.from_pretrained(MODEL, **options | {"max_length": 64})
 
 
 def test_a_head_in_float32_is_asked_for_and_taken_back(unsloth, monkeypatch):

@@ -46,7 +46,7 @@ from workbench.policies.decoding import (  # noqa: E402
     signals_of,
 )
 from workbench.policies.transformers import TransformersPolicy  # noqa: E402
-from workbench.policies.vllm import Engine, let_go  # noqa: E402
+from workbench.policies.vllm import Engine, make_room  # noqa: E402
 from workbench.rollouts import Ragged, Rollouts  # noqa: E402
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -163,7 +163,8 @@ class UnslothPolicy(TransformersPolicy):
         if fast_inference and served in _SERVED:
             model, tokenizer, engine, first = _SERVED[served]
         else:
-            let_go()  # of `labs.transformers`, whose share of the memory is needed now
+            if fast_inference:
+                make_room(is_unsloth=True)
             model, tokenizer = _load(source, settings, fast_inference, on_cpu)
             if fast_inference:
                 # Without vLLM Unsloth prints why, goes on, and returns the model.

@@ -117,13 +117,7 @@ class Engine:
         """
         key = (str(path), *sorted(options.items()))
         if key not in _LATEST:
-            let_go()
-            if _RUNNING:
-                raise ValueError(
-                    "engine='vllm': an engine with other settings is in use in this process, and "
-                    "vLLM allows one; call policy.engine.stop() of the run that has it (one of "
-                    "Unsloth's cannot be stopped: take another process)"
-                )
+            make_room()
             _LATEST[key] = cls.make(path, **options)
         return _LATEST[key]
 
@@ -344,10 +338,19 @@ class Engine:
         self._adapter = LoRARequest(f"adapter-{number}", number, self._folder.name)
 
 
-def let_go() -> None:
-    """End the engine that was started last, unless a policy still uses it."""
+def make_room(is_unsloth: bool = False) -> None:
+    """End the engine that was started last; ValueError where a policy still uses one.
+
+    Those of Unsloth do not end, so that another of Unsloth may stand beside them.
+    """
     _LATEST.clear()
     gc.collect()  # runs and policies that are in use no more may hold one another
+    if any(engine.stops or not is_unsloth for engine in _RUNNING):
+        raise ValueError(
+            "engine='vllm': an engine with other settings is in use in this process, and vLLM "
+            "allows one; call policy.engine.stop() of the run that has it (one of Unsloth's cannot "
+            "be stopped: take another process)"
+        )
 
 
 def _shut_down(llm: Any) -> None:
