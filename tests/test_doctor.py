@@ -234,8 +234,12 @@ def test_a_card_without_bfloat16_is_refused(two_gpus, no_gpu, monkeypatch):
     assert machine.no_gpu() is None
 
 
-def test_a_container_without_nvidia_smi_is_asked_by_torch(no_gpu, monkeypatch):
+@pytest.mark.parametrize("program", [None, "#!/bin/sh\nexit 9\n"], ids=["none", "fails"])
+def test_a_container_without_nvidia_smi_is_asked_by_torch(no_gpu, monkeypatch, program):
     install(monkeypatch, **EVERYTHING)
+    if program:
+        (no_gpu / "nvidia-smi").write_text(program)
+        (no_gpu / "nvidia-smi").chmod(0o755)
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     card = SimpleNamespace(name="NVIDIA H100", major=9, minor=0)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)

@@ -88,11 +88,12 @@ class TestTransformers(OnGPU):
 
 
 def random_qwen2(folder, **settings):
-    """A small random Qwen2 model, with biases and a vocabulary of 152k, and our tokenizer."""
-    from conftest import tiny_policy
+    """A small random Qwen2 model, with biases and a vocabulary of 152k, and a tokenizer of it."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    tokenizer = tiny_policy().tokenizer
+    from examples.base_model import training
+
+    tokenizer = training.tokenizer(151_936)
     config = AutoConfig.for_model(
         "qwen2",
         **{

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -17,11 +18,13 @@ pytest.importorskip("trl", reason="trl is not installed (pip install -e '.[trl]'
 pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
 
 import workbench as wb
+from examples.base_model import training
 from examples.gpu_first_run import __main__ as first_run
 from examples.gpu_first_run import report, runs, subject
 from examples.gpu_first_run.settings import METHODS, MORE_TO_DO, Settings, parser
 from workbench.cli import doctor
 from workbench.policies import memory
+from workbench.policies.transformers import TransformersPolicy
 
 pytestmark = pytest.mark.slow
 
@@ -295,6 +298,18 @@ def test_the_cost_model_is_fitted_to_runs_of_several_settings():
     runs_of_both = [wb.load(ROOT / f"data/runs/pods/{name}/seed-0") for name in ("grpo-32", "m-4")]
     told = report.fitted_price(runs_of_both)
     assert told.startswith("Over all 2 runs a sampled token costs ")
+
+
+def test_the_model_that_is_made_can_be_sampled_by_vllm(out, monkeypatch):
+    """vLLM leaves out 1,024 ids at most, while a large embedding has far more rows than that."""
+    family, shape = subject.SHAPES["tiny"]
+    monkeypatch.setitem(subject.SHAPES, "tiny", (family, shape | {"vocab_size": 2000}))
+    settings = settings_of(out, "--device", "cpu", "--size", "tiny", "--steps", "1")
+    assert subject.make(settings)
+    engine = SimpleNamespace(max_length=1024)
+    policy = TransformersPolicy.from_pretrained(settings.model_path, device="cpu", engine=engine)
+    assert policy.never is None
+    assert policy.encode(["1+2="]) == training.tokenizer()(["1+2="])["input_ids"]
 
 
 @pytest.mark.parametrize("size, parameters", [("qwen2", 111_000_000), ("smollm2", 134_515_008)])

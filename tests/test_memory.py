@@ -365,10 +365,12 @@ def test_what_to_lower_by_how_much_when_memory_runs_out():
     assert half in told("update")
     assert "Tried to allocate 2.00 GiB" in told("update") and "\n" not in told("update")
     assert "rows from 64 to 32, which frees half of the keys and values" in told("generate")
-    policy.engine = SimpleNamespace(share=0.4)
-    for phase in ("generate", "update"):
-        assert "gpu_memory_utilization from 0.4 to 0.3" in told(phase)
-    policy.engine = SimpleNamespace()  # one that ends with its process, as Unsloth's
+    for stops, ending in ((True, "of its share"), (False, "of its share, in a new process")):
+        policy.engine = SimpleNamespace(share=0.4, stops=stops)
+        for phase in ("generate", "update"):
+            assert "gpu_memory_utilization from 0.4 to 0.3" in told(phase)
+            assert told(phase).endswith(ending)
+    policy.engine = SimpleNamespace()  # a server's
     assert "lower the rollouts of a round" in told("generate")
     assert "doctor" in out_of_memory(MemoryError(), lab, None)
     assert told("update", RuntimeError("shape '[2]' is invalid")) is None

@@ -263,6 +263,18 @@ def test_a_module_that_keeps_an_error_does_not_keep_who_imported_it(tmp_path, mo
         import_apart("a_package_that_is_not_there", "name")
 
 
+def test_what_a_module_sets_of_torchs_compiler_holds_after_its_import(tmp_path, monkeypatch):
+    """Since torch 2.12 such a setting holds in one thread alone."""
+    import torch._dynamo
+
+    source = "import torch._dynamo\ntorch._dynamo.config.recompile_limit = 77\nname = 3\n"
+    (tmp_path / "setting_a_limit.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    assert import_apart("setting_a_limit", "name") == 3
+    assert torch._dynamo.config.recompile_limit == 77
+
+
 def test_an_engine_that_sleeps_wakes_before_it_is_given_weights(vllm):
     policy = tiny_policy(vllm={"sleeps": True})
     [llm] = vllm
@@ -769,6 +781,19 @@ def test_standby_is_refused(unsloth, monkeypatch, value):
 def test_standby_that_is_off_is_no_obstacle(unsloth, monkeypatch):
     monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "0")
     unsloth.from_pretrained(MODEL, lora_rank=4, device="cpu", max_length=96, fast_inference=False)
+
+
+def test_unsloth_takes_the_room_of_an_engine_that_nothing_uses(unsloth, vllm):
+    used = tiny_policy(vllm={})
+    options = {"lora_rank": 4, "device": "cpu", "max_length": 96, "gpu_memory_utilization": 0.4}
+    with pytest.raises(ValueError, match="an engine with other settings is in use"):
+        unsloth.from_pretrained(MODEL, **options)
+    assert "shutdown" not in vllm[0].events
+    del used
+    policy = unsloth.from_pretrained(MODEL, **options)
+    assert "shutdown" in vllm[0].events
+    assert (policy.engine.share, policy.engine.stops) == (0.4, False)
+    unsloth.from_pretrained(MODEL, **options | {"max_length": 64})
 
 
 def test_a_head_in_float32_is_asked_for_and_taken_back(unsloth, monkeypatch):

@@ -85,9 +85,14 @@ RECIPES = {
 }
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    """A character tokenizer; `\\boxed{` and the two tags are one token each."""
-    vocabulary = {token: i for i, token in enumerate([*SPECIAL, *CHARACTERS])}
+def tokenizer(size: int = 0) -> PreTrainedTokenizerFast:
+    """A character tokenizer; `\\boxed{` and the two tags are one token each.
+
+    Tokens that no text has fill it up to `size`, for a model with a larger embedding.
+    """
+    known = [*SPECIAL, *CHARACTERS]
+    known += [f"<unused {number}>" for number in range(len(known), size)]
+    vocabulary = {token: i for i, token in enumerate(known)}
     words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     # The special tokens first, then any other character by itself, line ends included.
     pattern = Regex(r"\\boxed\{|</?answer>|[\s\S]")

@@ -61,7 +61,8 @@ def make(settings: Settings) -> bool:
     if settings.model or settings.file("model").is_file():
         return True
     family, shape = SHAPES[settings.size]
-    tokenizer = training.tokenizer()
+    # vLLM would have to leave out every row of the embedding that stands for no token.
+    tokenizer = training.tokenizer(shape["vocab_size"])
     tokenizer.model_max_length = 2048
     config = AutoConfig.for_model(
         family,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from math import gcd
 from typing import Any
 
 from examples.gpu_first_run.runs import largest, memory
@@ -61,7 +62,8 @@ def train(settings: Settings) -> bool:
         texts = [each if isinstance(each, str) else each[-1]["content"] for each in completions]
         return verifier.score(texts, list(answer)).reward.tolist()
 
-    rows_at_once = min(settings.sampled * settings.problems_per_round, 16)
+    # TRL wants a divisor of all rows.
+    rows_at_once = gcd(settings.sampled * settings.problems_per_round, 16)
     scratch = settings.out / "trl-scratch"
     args = GRPOConfig(
         str(scratch),

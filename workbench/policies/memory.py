@@ -346,9 +346,11 @@ def out_of_memory(error: BaseException, lab: Any, training: Any) -> str | None:
         half = max(policy.rows // 2, 1)
         lower.append(f"rows from {policy.rows} to {half}, which frees half of the keys and values")
     if share is not None:
+        # One that shares its weights with the trainer keeps its memory.
+        where = "" if engine.stops else ", in a new process"
         lower.append(
             f"vLLM's gpu_memory_utilization from {share:g} to {0.75 * share:.2g}, which frees a "
-            "quarter of its share"
+            f"quarter of its share{where}"
         )
     lower = lower or ["the rollouts of a round"]
     return f"no memory to {phase} ({cause}); lower {' or '.join(lower)}"

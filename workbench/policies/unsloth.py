@@ -46,7 +46,7 @@ from workbench.policies.decoding import (  # noqa: E402
     signals_of,
 )
 from workbench.policies.transformers import TransformersPolicy  # noqa: E402
-from workbench.policies.vllm import Engine  # noqa: E402
+from workbench.policies.vllm import Engine, make_room  # noqa: E402
 from workbench.rollouts import Ragged, Rollouts  # noqa: E402
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -163,6 +163,8 @@ class UnslothPolicy(TransformersPolicy):
         if fast_inference and served in _SERVED:
             model, tokenizer, engine, first = _SERVED[served]
         else:
+            if fast_inference:
+                make_room(is_unsloth=True)
             model, tokenizer = _load(source, settings, fast_inference, on_cpu)
             if fast_inference:
                 # Without vLLM Unsloth prints why, goes on, and returns the model.
@@ -172,7 +174,7 @@ class UnslothPolicy(TransformersPolicy):
                         "fast_inference=True: Unsloth has loaded the model without vLLM; what it "
                         "has printed says why. With fast_inference=False Unsloth samples instead"
                     )
-                engine = Engine(llm)
+                engine = Engine(llm, share=gpu_memory_utilization)
         policy = cls(
             model,
             tokenizer,

@@ -82,6 +82,7 @@ class Engine:
         self.llm = llm
         self.sleeps = sleeps
         self.merges = merges
+        self.stops = stops
         self.share = share
         # It runs once: when it is called, or when nothing refers to the engine any more.
         self._end = weakref.finalize(self, _shut_down, llm) if stops else None
@@ -116,14 +117,7 @@ class Engine:
         """
         key = (str(path), *sorted(options.items()))
         if key not in _LATEST:
-            _LATEST.clear()
-            gc.collect()  # runs and policies that are in use no more may hold one another
-            if _RUNNING:
-                raise ValueError(
-                    "engine='vllm': an engine with other settings is in use in this process, and "
-                    "vLLM allows one; call policy.engine.stop() of the run that has it (one of "
-                    "Unsloth's cannot be stopped: take another process)"
-                )
+            make_room()
             _LATEST[key] = cls.make(path, **options)
         return _LATEST[key]
 
@@ -342,6 +336,21 @@ class Engine:
         model.save_pretrained(self._folder.name, state_dict=weights, save_embedding_layers=False)
         number = next(NUMBERS)
         self._adapter = LoRARequest(f"adapter-{number}", number, self._folder.name)
+
+
+def make_room(is_unsloth: bool = False) -> None:
+    """End the engine that was started last; ValueError where a policy still uses one.
+
+    Those of Unsloth do not end, so that another of Unsloth may stand beside them.
+    """
+    _LATEST.clear()
+    gc.collect()  # runs and policies that are in use no more may hold one another
+    if any(engine.stops or not is_unsloth for engine in _RUNNING):
+        raise ValueError(
+            "engine='vllm': an engine with other settings is in use in this process, and vLLM "
+            "allows one; call policy.engine.stop() of the run that has it (one of Unsloth's cannot "
+            "be stopped: take another process)"
+        )
 
 
 def _shut_down(llm: Any) -> None:

@@ -4,6 +4,7 @@ import gc
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from importlib import import_module
 from types import CodeType, FunctionType, TracebackType
 from typing import Any
@@ -15,8 +16,13 @@ def import_apart(module: str, name: str) -> Any:
     vLLM keeps the exception of a package that it did not find. The traceback leads back through all
     functions that were at work in the thread, and so to the model and the run that they held.
     """
+    context = copy_context()
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: getattr(import_module(module), name)).result()
+        found = thread.submit(context.run, lambda: getattr(import_module(module), name)).result()
+    # Settings of torch's compiler hold in the context that they are made in.
+    for variable, value in context.items():
+        variable.set(value)
+    return found
 
 
 def release(error: BaseException) -> None:

@@ -71,16 +71,13 @@ def gpus() -> list[dict[str, Any]]:
     -------
     list of dict
         name, bytes (of memory), free (bytes), driver and capability of each, as nvidia-smi tells
-        them, within CUDA_VISIBLE_DEVICES. Of a slice of a card they are those of the card. A
-        container without nvidia-smi is asked by torch, which does not tell the driver.
+        them, within CUDA_VISIBLE_DEVICES. Of a slice of a card they are those of the card. Where it
+        is missing or fails, as in some containers, torch is asked, which does not tell the driver.
     """
     try:
-        # It may be there and reach no driver or no device.
         done = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=30, check=True)
-    except FileNotFoundError:
-        return _gpus_of_torch()
     except (OSError, subprocess.SubprocessError):
-        return []
+        return _gpus_of_torch()
     # It may hold indices, beginnings of UUIDs, and names of slices of a card (MIG), which are not
     # in this list; it may be empty to hide all.
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
