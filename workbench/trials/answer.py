@@ -17,7 +17,7 @@ import pandas as pd
 
 from workbench.analysis import cost
 from workbench.analysis.curves import UNITS, Curve, Unit, name_of, read
-from workbench.analysis.forecast import Forecast, of_curves
+from workbench.analysis.forecast import AHEAD, Forecast, of_curves
 from workbench.analysis.intervals import Measurement, resolved_ratio
 from workbench.analysis.sequential import (
     ALPHA,
@@ -32,7 +32,6 @@ from workbench.records import Record
 from workbench.trials.further import Step, steps
 from workbench.utils.numbers import ratio_text
 
-AHEAD = 2  # a forecast is made for so many times the baseline's rounds, where nobody names them
 NO_PAIR = Measurement(np.array([np.nan]))
 NO_FORECAST = Forecast(np.nan, why="it has no run yet, or spends nothing")
 

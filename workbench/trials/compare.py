@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.curves import Curve
-from workbench.analysis.forecast import Forecast, forecast
-from workbench.analysis.intervals import Measurement, holm, smallest_change, welch
+from workbench.analysis.forecast import AHEAD, Forecast, forecast
+from workbench.analysis.intervals import POWER, Measurement, holm, smallest_change, welch
 from workbench.analysis.sequential import ALPHA, verdicts
 from workbench.analysis.sources import logs
 from workbench.analysis.sources.columns import NO_SEED, Along, curves_of, words
@@ -34,12 +34,10 @@ LESS_IS_BETTER = ("loss", "error", "perplexity", "kl")
 # records. It is .02 for a quarter of them and above .10 for a tenth.
 TYPICAL_SPREAD = 0.04
 CHANGES = (5, 10, 20)  # percent
-POWER = 0.8
 MANY = 10_000  # seeds, from which on the normal approximation is exact enough
 LONGEST_LINE = 20  # characters of a label, so that a small figure has room for it
 UNLIKE = 20  # times the other arm's scores, from which on units may differ
 ROUNDING = 1e-9  # of an interval's ends, below which it has no width
-AHEAD = 2  # a forecast is made for so many times what all runs have spent
 
 
 @dataclass(frozen=True)
