@@ -23,6 +23,7 @@ from workbench.analysis.sequential import (
     ALPHA,
     BAND,
     LOOKS,
+    Reading,
     look_at,
     nominal_levels,
     readings,
@@ -212,15 +213,7 @@ def answers(
         all_reached = 0 < n == reached == baseline_reached
         reading = read_off[label]
         error = (errors or {}).get(label, 0.0)
-        resolved = np.nan
-        if all_reached and n in level_at:
-            resolved = _resolved(reading.measured, level_at[n], error)
-        next_steps: tuple[Step, ...] = ()
-        if reading.verdict == "open" and reading.known:
-            runs_of_pairs = [*mine.values(), *others.values()]
-            next_steps = steps(reading.measured, runs_of_pairs, target, level, error)
-        gains = [_gain(mine[seed], others[seed], measure) for seed in mine]
-        gain = Measurement(np.array(gains or [np.nan]))
+        gain = _gain(mine, others, measure)
         found[label] = Answer(
             arm=label,
             verdict=reading.verdict,
@@ -237,7 +230,7 @@ def answers(
             difference=gain.value,
             difference_low=gain.low,
             difference_high=gain.high,
-            resolves=resolved,
+            resolves=_resolved(reading.measured, level_at.get(n), error) if all_reached else np.nan,
             p=reading.p,
             p_holm=reading.p_holm,
             known=reading.known,
@@ -250,7 +243,7 @@ def answers(
             ahead=ahead,
             forecast=forecasts.get(label, NO_FORECAST),
             baseline_forecast=forecasts.get(baseline, NO_FORECAST),
-            steps=next_steps,
+            steps=_next_steps(reading, [*mine.values(), *others.values()], target, level, error),
         )
     return found
 
@@ -419,16 +412,39 @@ def _price(pairs: Iterable[Mapping[int, Curve]], target: float) -> cost.BreakEve
     return cost.break_even(mine, others)
 
 
-def _resolved(ratios: Measurement, level: float, error: float) -> float:
-    """The change in percent that these pairs find, beyond the error of tuning."""
+def _resolved(ratios: Measurement, level: float | None, error: float) -> float:
+    """The change in percent that these pairs find, beyond the error of tuning.
+
+    NaN without the level of a look, as before the first one.
+    """
+    if level is None:
+        return np.nan
     change = resolved_ratio(ratios.values, 1 - level)
     return 100 * (np.exp(error) * (1 + change / 100) - 1)
 
 
-def _gain(curve: Curve, baseline: Curve, measure: str | Unit) -> float:
-    """The difference of accuracies, in points, when both had spent the smaller of two totals."""
-    budget = min(curve.places(measure)[-1], baseline.places(measure)[-1])
-    return 100 * (curve.score_at(measure, budget) - baseline.score_at(measure, budget))
+def _next_steps(
+    reading: Reading, curves: list[Curve], target: float, level: float, error: float
+) -> tuple[Step, ...]:
+    """What would decide an arm that the last look has left open; nothing for any other arm."""
+    if reading.verdict == "open" and reading.known:
+        return steps(reading.measured, curves, target, level, error)
+    return ()
+
+
+def _gain(
+    mine: Mapping[int, Curve], others: Mapping[int, Curve], measure: str | Unit
+) -> Measurement:
+    """The differences of accuracies, in points, a value a pair.
+
+    Each is read where both runs had spent the smaller of their two totals.
+    """
+    gains = []
+    for seed, curve in mine.items():
+        other = others[seed]
+        budget = min(curve.places(measure)[-1], other.places(measure)[-1])
+        gains.append(100 * (curve.score_at(measure, budget) - other.score_at(measure, budget)))
+    return Measurement(np.array(gains or [np.nan]))
 
 
 def _rate(runs: Mapping[int, Record]) -> float | None:
