@@ -443,36 +443,13 @@ def _sentence(
 ) -> str:
     """What was found of one arm, in words; `names` are those of x and y."""
     arm, n, m, (x, y) = row["arm"], row["seeds"], row["baseline_seeds"], names
-    needed = f"{row['seeds_needed']} seeds of each"
     if min(n, m) < 2:
-        who = f"{arm} and {baseline} have" if n == m else f"{arm if n < m else baseline} has"
-        whose = "the median of 96 settings of workbench's own records"
-        spread = TYPICAL_SPREAD
-        if row["spread"] > 0:
-            spread, whose = row["spread"], f"that of {baseline if n < m else arm}"
-        return (
-            f"{who} one run{' each' if n == m else ''}: nothing can be said. With a spread of "
-            f"{100 * spread:.2g} % over seeds, {whose}, {needed} find a change of 10 % in {y}."
-        )
+        return _one_run(row, baseline, y)
     runs = f"{n} pairs of seeds" if row["paired"] else f"{n} and {m} runs, Welch"
-    corrected = f" after correction for {len(ahead) - 1} arms" if len(ahead) > 2 else ""
     text = (
         f"{arm} has {row['value']:.3g} and {baseline} {row['baseline_value']:.3g} of {y} at {x} "
-        f"{budget:g}: {row['difference']:+.3g} "
+        f"{budget:g}: {_difference_text(row, runs, len(ahead) - 1, target is None)}"
     )
-    if np.isnan(row["difference_low"]):
-        text += (
-            f"({runs}); without any spread over runs no error is known (are they copies, or made "
-            "with one seed?)"
-        )
-    else:
-        span = f"[{row['difference_low']:.3g}, {row['difference_high']:.3g}]"
-        text += f"{span} ({runs}, p {row['p_difference']:.2g}{corrected})"
-        if target is None:
-            is_open = row["verdict"] == "open"
-            text += ": no difference found" if is_open else f": {row['verdict']}"
-            if is_open and row["seeds_needed"] > min(n, m):
-                text += f"; to find a change of 10 %, {needed} are needed"
     both = {label: ahead[label] for label in (arm, baseline)}
     if not any(made.why for made in both.values()):
         text += f"; {ahead_text(both, f'at {x} {AHEAD * budget:g}')}"
@@ -492,3 +469,39 @@ def _sentence(
     elif sum(reached) < n + m:
         runs += f", {came.format('it')}"
     return f"{found} ({runs}): {verdict_text(row['verdict'], *ends)}. {text}."
+
+
+def _one_run(row: Mapping[str, Any], baseline: str, y: str) -> str:
+    """What is said of an arm where it or the baseline has a single run, which shows no error."""
+    arm, n, m = row["arm"], row["seeds"], row["baseline_seeds"]
+    who = f"{arm} and {baseline} have" if n == m else f"{arm if n < m else baseline} has"
+    whose = "the median of 96 settings of workbench's own records"
+    spread = TYPICAL_SPREAD
+    if row["spread"] > 0:
+        spread, whose = row["spread"], f"that of {baseline if n < m else arm}"
+    return (
+        f"{who} one run{' each' if n == m else ''}: nothing can be said. With a spread of "
+        f"{100 * spread:.2g} % over seeds, {whose}, {row['seeds_needed']} seeds of each find a "
+        f"change of 10 % in {y}."
+    )
+
+
+def _difference_text(row: Mapping[str, Any], runs: str, arms: int, decides: bool) -> str:
+    """The difference of scores with its interval, and the verdict where these scores decide."""
+    text = f"{row['difference']:+.3g} "
+    if np.isnan(row["difference_low"]):
+        return text + (
+            f"({runs}); without any spread over runs no error is known (are they copies, or made "
+            "with one seed?)"
+        )
+    corrected = f" after correction for {arms} arms" if arms > 1 else ""
+    span = f"[{row['difference_low']:.3g}, {row['difference_high']:.3g}]"
+    text += f"{span} ({runs}, p {row['p_difference']:.2g}{corrected})"
+    if not decides:
+        return text
+    if row["verdict"] != "open":
+        return f"{text}: {row['verdict']}"
+    text += ": no difference found"
+    if row["seeds_needed"] > min(row["seeds"], row["baseline_seeds"]):
+        text += f"; to find a change of 10 %, {row['seeds_needed']} seeds of each are needed"
+    return text
