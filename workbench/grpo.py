@@ -151,9 +151,9 @@ def grpo_step(
 
 @dataclass
 class Step:
-    """One optimizer step whose arguments are known to be right, as those of a round are.
+    """One optimizer step, whose arguments `grpo_step` describes.
 
-    `grpo_step` checks the same arguments, and describes them.
+    They are not checked here: `grpo_step` checks them, and so does a round (`workbench.checks`).
     """
 
     policy: Policy
@@ -343,7 +343,7 @@ def mark(
     number: int,
     weights: np.ndarray | None = None,
 ) -> Rollouts:
-    """The round's table with what became of each rollout.
+    """A round's table with columns that say what became of each rollout.
 
     Parameters
     ----------
@@ -361,12 +361,13 @@ def mark(
     Returns
     -------
     Rollouts
-        With the columns advantage (of one for each token the mean), selected, trained (advantage,
-        weight and replay leave the row a gradient), age in rounds, uses (rounds that selected the
-        row, this one included), clip_ratio at its latest update, update_entropy (nats) and
-        logprob_diff at this one, sampler_gap where another program samples, and weight where there
-        are weights. NaN where there was no update: a selected row of advantage 0 is computed only
-        where a KL penalty or an entropy term needs it.
+        With the columns advantage (the mean, where there is one for each token), selected, trained
+        (whether advantage, weight and replay leave the row a gradient), age (in rounds), uses (how
+        many rounds have selected the row, this one included), clip_ratio (of its latest update),
+        update_entropy and logprob_diff (of this update, in nats), sampler_gap (in nats) where
+        another program samples, and weight where there are weights. What an update measures is NaN
+        where the row was not computed: one of advantage 0 is computed only where a KL penalty or an
+        entropy term needs it.
     """
     size = len(rollouts)
     per_token = isinstance(advantages, Ragged)

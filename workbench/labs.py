@@ -71,7 +71,7 @@ class Lab:
     sampling : Sampling
         How responses are drawn, in training and in evaluations.
     learning_rate : float
-        Of a run that names none.
+        That of a run that names none.
     optimizer : dict
         Further keyword arguments of AdamW.
     max_grad_norm : float

@@ -232,8 +232,8 @@ class Run:
         Rounds between checkpoints. A killed run repeats the rounds since the last one, bit for bit
         on a CPU.
     trackers : names or objects
-        Who else sees the rounds: "tensorboard" (beside the record), "wandb", "trackio", or objects
-        of your own, see `workbench.records.trackers`.
+        What else the rounds are sent to: "tensorboard" (beside the record), "wandb", "trackio", or
+        objects of your own, see `workbench.records.trackers`.
     label : str, optional
         What the run is called in comparisons, any text of one line; None for the method's name.
     mixed : bool
@@ -430,7 +430,7 @@ class Run:
                 shown = Progress(self.configured_method.name, self.round, n, progress)
                 work.training.planned = n
                 if self.round == 0:
-                    _warn(_too_slow(work.training.method, n), shown)
+                    _warn(_idle_slots(work.training.method, n), shown)
                 shown.say(work.again)
                 work.again = ""
                 # The caller may leave the loop, at the `yield`, where the round is complete.
@@ -492,7 +492,7 @@ class Run:
 
     @property
     def _further(self) -> dict[str, Any]:
-        """What else has to be the same when a run goes on, and the manifest holds."""
+        """Further parts of the manifest that have to be the same when a run goes on."""
         files = read_from_files(self.configured_method)
         return {"files": files, "label": self.label, "code": self._code}
 
@@ -515,7 +515,7 @@ class Run:
     ) -> None:
         """Raise ValueError unless the manifest of the record at `path` is that of this run.
 
-        `made` has what is known once the policy is made.
+        `made` is the manifest that this run would write, which is known once the policy is made.
         """
         ours = made or self.configuration() | self._further
         manifests.check_same_run(ours, manifest, path, self.mixed)
@@ -580,7 +580,7 @@ def _remove_directory(path: str, process: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _too_slow(method: Method, n: int) -> str:
+def _idle_slots(method: Method, n: int) -> str:
     """A line for each slot whose value decides nothing in a run of n rounds."""
     warm_ups = {slot: value.warm_up_of(n) for slot, value in method.learning().items()}
     return "\n".join(
