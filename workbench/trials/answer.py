@@ -23,7 +23,6 @@ from workbench.analysis.sequential import (
     ALPHA,
     BAND,
     LOOKS,
-    Reading,
     look_at,
     nominal_levels,
     readings,
@@ -212,6 +211,8 @@ def answers(
         )
         all_reached = 0 < n == reached == baseline_reached
         reading = read_off[label]
+        ended_open = reading.verdict == "open" and reading.known
+        compared = [*mine.values(), *others.values()]
         error = (errors or {}).get(label, 0.0)
         gain = _gain(mine, others, measure)
         found[label] = Answer(
@@ -243,7 +244,7 @@ def answers(
             ahead=ahead,
             forecast=forecasts.get(label, NO_FORECAST),
             baseline_forecast=forecasts.get(baseline, NO_FORECAST),
-            steps=_next_steps(reading, [*mine.values(), *others.values()], target, level, error),
+            steps=steps(reading.measured, compared, target, level, error) if ended_open else (),
         )
     return found
 
@@ -421,15 +422,6 @@ def _resolved(ratios: Measurement, level: float | None, error: float) -> float:
         return np.nan
     change = resolved_ratio(ratios.values, 1 - level)
     return 100 * (np.exp(error) * (1 + change / 100) - 1)
-
-
-def _next_steps(
-    reading: Reading, curves: list[Curve], target: float, level: float, error: float
-) -> tuple[Step, ...]:
-    """What would decide an arm that the last look has left open; nothing for any other arm."""
-    if reading.verdict == "open" and reading.known:
-        return steps(reading.measured, curves, target, level, error)
-    return ()
 
 
 def _gain(

@@ -34,10 +34,10 @@ LESS_IS_BETTER = ("loss", "error", "perplexity", "kl")
 # records. It is .02 for a quarter of them and above .10 for a tenth.
 TYPICAL_SPREAD = 0.04
 CHANGES = (5, 10, 20)  # percent
-MANY = 10_000  # seeds, from which on the normal approximation is exact enough
+MANY = 10_000  # seeds from which on the normal approximation is exact enough
 LONGEST_LINE = 20  # characters of a label, so that a small figure has room for it
-UNLIKE = 20  # times the other arm's scores, from which on units may differ
-ROUNDING = 1e-9  # of an interval's ends, below which it has no width
+UNLIKE = 20  # an arm whose scores are so many times another's may be in another unit
+ROUNDING = 1e-9  # an interval whose ends differ by less, as a share, has no width
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def compare(
     less_is_better : bool, optional
         Default: whether the name of y says loss, error, perplexity or kl.
     tuned : bool
-        Whether all arms were tuned with equal care, for nothing in a log shows it.
+        Whether all arms were tuned with equal care, which no log shows.
 
     Returns
     -------
