@@ -32,7 +32,7 @@ from workbench.adapters import Verdict as VerdictOfRewards
 from workbench.pools import Pool
 from workbench.rollouts import Ragged, Rollouts
 from workbench.rounds import Round
-from workbench.slots import NEEDS, OF_COURSES
+from workbench.slots import COURSE_NEEDS, NEEDS
 from workbench.trl.table import Verdict
 
 LEVELS = [1, 2, 3] * 4
@@ -42,7 +42,7 @@ ROUNDS = 4  # the fourth begins the second epoch
 A_ROUND = 4  # problems
 LIMIT = 8  # tokens of a response
 # Methods that steer the sampler are refused, since these trainers sample by themselves.
-EVERY = [name for name in NAMES if not small(name).needs & OF_COURSES]
+EVERY = [name for name in NAMES if not small(name).needs & COURSE_NEEDS]
 
 
 def not_carried(trainer):

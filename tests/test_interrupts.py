@@ -18,7 +18,7 @@ import workbench as wb
 from workbench.labs import shipped
 from workbench.policies.transformers import TransformersPolicy
 from workbench.records import Writer
-from workbench.run import _Open
+from workbench.run import OpenRun
 from workbench.training import TrainingRound
 from workbench.trials import engine
 from workbench.trials.cases import Case
@@ -35,7 +35,7 @@ PLACES = {
     "stepping": (torch.optim.AdamW, "step"),
     "recording": (Writer, "round"),
     "checkpointing": (Writer, "checkpoint"),
-    "evaluating": (_Open, "evaluate"),
+    "evaluating": (OpenRun, "evaluate"),
 }
 
 

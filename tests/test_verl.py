@@ -48,7 +48,7 @@ from workbench.rules.curricula import ShuffledEpochs
 from workbench.rules.replay import CorrectResponses
 from workbench.rules.rewards import Correct, Overlong
 from workbench.rules.selectors import MaxVariance
-from workbench.slots import OF_COURSES, Selection, Slot
+from workbench.slots import COURSE_NEEDS, Selection, Slot
 from workbench.utils.descriptions import describe
 from workbench.verl import compatibility, functions
 from workbench.verl import settings as verl_settings
@@ -317,7 +317,7 @@ def reason_not_carried(method):
     """How the message begins for a method that verl cannot carry; None for the others."""
     if "problem_choice" in method.needs:
         return "^curriculum="
-    if method.needs & OF_COURSES:
+    if method.needs & COURSE_NEEDS:
         return "^course="
     if method.objective.surrogate != "clip":
         return f"^surrogate='{method.objective.surrogate}'"

@@ -1,8 +1,8 @@
 """Checks of what the slots of a method return, so that a mistake is never trained on.
 
 Every check returns the value in the form that the round goes on with. It raises ValueError, with a
-message that begins with the slot's name, for a value that does not fit, and NonFinite for
-advantages that are no finite numbers.
+message that begins with the slot's name (the argument `who`), for a value that does not fit, and
+NonFinite for advantages that are no finite numbers.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def checked_problems(
 ) -> list[Problem]:
     """The problems as a list.
 
-    A round begins with `most` problems where that is given, and with at least one. In the middle of
-    a round, where others are `taken` already, there may be fewer, since the pool may have no more.
+    At the start of a round there are exactly `most` of them, or at least one where `most` is None.
+    In the middle of a round, where others are `taken` already, there may be fewer, since the pool
+    may have no more.
     """
     if problems is None:
         raise ValueError(f"{slot}: it returned None; a list of problems of the pool is needed")
@@ -108,21 +109,21 @@ def checked_join(replay: Any, joined: Any, rollouts: Rollouts) -> tuple[Rollouts
     return table, checked_rows(who, candidates, len(table), ordered=False)
 
 
-def checked_selection(selector: Any, selection: Any, pool: Rollouts) -> Selection:
-    """The selection among the `pool` of candidates, with rows in ascending order."""
+def checked_selection(selector: Any, selection: Any, candidates: Rollouts) -> Selection:
+    """The selection among a round's candidates, with rows in ascending order."""
     who = f"selector: {brief(selector)}"
     _check_type(f"{who}.select", selection, Selection)
     # Not sorted by the check itself, since the weights have to follow the same order.
-    rows = checked_rows(who, selection.rows, len(pool), ordered=False)
+    rows = checked_rows(who, selection.rows, len(candidates), ordered=False)
     order = np.argsort(rows, kind="stable")
     weights = selection.weights
     if weights is not None:
         weights = checked_numbers(who, "weights", weights, len(rows), low=0)[order]
     columns = {}
     for name, values in _check_type(f"{who}: columns", selection.columns, Mapping).items():
-        if name in pool:
+        if name in candidates:
             raise ValueError(f"{who}: column {name!r} is there already; choose another name")
-        columns[name] = checked_numbers(who, f"column {name!r}", values, len(pool), None)
+        columns[name] = checked_numbers(who, f"column {name!r}", values, len(candidates), None)
     if selection.mini_batch is not None:
         whole_number(f"{who}: mini_batch", selection.mini_batch, 1)
     one_of(f"{who}: baseline", selection.baseline, BASELINES)

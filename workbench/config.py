@@ -40,8 +40,8 @@ from workbench.utils.names import SLOTS, catalogue, methods_of_packages
 from workbench.utils.validation import brief, did_you_mean, instance_of, one_of, unknown_argument
 from workbench.verifiers import Math
 
-# What the config of a pool tells besides the arguments of its family.
-FOUND = ("family", "left_out", "repository")
+# Entries in the config of a pool that are no arguments of its family's function.
+NOT_ARGUMENTS = ("family", "left_out", "repository")
 # Tasks of reasoning-gym that data must not name: the first executes snippets of code, the second is
 # made of any other tasks.
 REFUSED_TASKS = ("codeio", "composite")
@@ -163,7 +163,7 @@ def slots_for(value: Any) -> list[str]:
     >>> slots_for(methods.pods(8, 4).selector)
     ['selector']
     """
-    # Not by `getattr`, since every class can be called itself.
+    # Not by `getattr`, which finds a `__call__` for every class: that of its metaclass.
     actions = {name for kind in type(value).__mro__ for name in vars(kind)}
     return [slot for slot, (action, _) in LEARNING_SLOTS.items() if action in actions]
 
@@ -250,7 +250,7 @@ def check_pool(config: Any) -> dict[str, Any]:
     if not isinstance(config, Mapping):
         raise ValueError(f"problems: {brief(config)}; an object with a family is needed")
     one_of("family", config.get("family"), problems.FAMILIES)
-    options = {name: value for name, value in config.items() if name not in FOUND}
+    options = {name: value for name, value in config.items() if name not in NOT_ARGUMENTS}
     if options.get("verifier") is not None:
         raise ValueError("verifier: only code can make one, and this is data")
     if config["family"] != "reasoning_gym":

@@ -107,16 +107,14 @@ def answers(
 
 
 @contextmanager
-def _sharing_prefixes(policy: Any) -> Iterator[None]:
+def _sharing_prefixes(policy: Policy) -> Iterator[None]:
     """Let a policy compute equal beginnings of responses once, if it is one that can.
 
     What an evaluation costs is no part of any comparison, so only its result counts here.
     """
-    before = getattr(policy, "share_prefixes", None)
-    if before is not None:
-        policy.share_prefixes = True
+    before = policy.share_prefixes
+    policy.share_prefixes = True
     try:
         yield
     finally:
-        if before is not None:
-            policy.share_prefixes = before
+        policy.share_prefixes = before

@@ -89,7 +89,7 @@ def grpo_step(
     Parameters
     ----------
     policy : Policy
-        Any of `workbench.policies`, or an object with the same methods.
+        Any of `workbench.policies`, or an object with the same attributes and methods.
     optimizer : torch.optim.Optimizer
         Over `policy.parameters()`.
     rollouts : Rollouts (R rows)
@@ -151,9 +151,9 @@ def grpo_step(
 
 @dataclass
 class Step:
-    """One optimizer step whose arguments are known to be right, as those of a round are.
+    """One optimizer step, whose arguments `grpo_step` describes.
 
-    `grpo_step` checks the same arguments, and describes them.
+    They are not checked here: `grpo_step` checks them, and so does a round (`workbench.checks`).
     """
 
     policy: Policy
@@ -182,7 +182,7 @@ class Step:
         self, optimizer: torch.optim.Optimizer, micro_tokens: int, max_grad_norm: float
     ) -> StepStats:
         """Compute the gradient in micro-batches, and let the optimizer step."""
-        with torch_threads(getattr(self.policy, "threads", None)):
+        with torch_threads(self.policy.threads):
             policy, rollouts = self.policy, self.rollouts
             size = len(rollouts)
             # Zeros rather than None: a step without any gradient then still moves by Adam's
@@ -343,7 +343,7 @@ def mark(
     number: int,
     weights: np.ndarray | None = None,
 ) -> Rollouts:
-    """The round's table with what became of each rollout.
+    """A round's table with columns that say what became of each rollout.
 
     Parameters
     ----------
@@ -361,12 +361,13 @@ def mark(
     Returns
     -------
     Rollouts
-        With the columns advantage (of one for each token the mean), selected, trained (advantage,
-        weight and replay leave the row a gradient), age in rounds, uses (rounds that selected the
-        row, this one included), clip_ratio at its latest update, update_entropy (nats) and
-        logprob_diff at this one, sampler_gap where another program samples, and weight where there
-        are weights. NaN where there was no update: a selected row of advantage 0 is computed only
-        where a KL penalty or an entropy term needs it.
+        With the columns advantage (the mean, where there is one for each token), selected, trained
+        (whether advantage, weight and replay leave the row a gradient), age (in rounds), uses (how
+        many rounds have selected the row, this one included), clip_ratio (of its latest update),
+        update_entropy and logprob_diff (of this update, in nats), sampler_gap (in nats) where
+        another program samples, and weight where there are weights. What an update measures is NaN
+        where the row was not computed: one of advantage 0 is computed only where a KL penalty or an
+        entropy term needs it.
     """
     size = len(rollouts)
     per_token = isinstance(advantages, Ragged)

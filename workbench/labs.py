@@ -18,7 +18,7 @@ from workbench.policies.settings import TransformersConfig, UnslothConfig
 from workbench.policies.stress import Stress
 from workbench.pools import MOST_PROBLEMS, Pool, PoolExhausted, Stream
 from workbench.problems import FAMILIES, arithmetic, chains
-from workbench.slots import OF_COURSES
+from workbench.slots import COURSE_NEEDS
 from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments
 from workbench.utils.descriptions import compose, describe
 from workbench.utils.failures import import_apart
@@ -35,10 +35,10 @@ from workbench.verifiers.base import check_verifier
 # are far below 1, so that larger rates than this are mistakes.
 LARGEST_LEARNING_RATE = 1000.0
 LearningRate = Annotated[float, partial(number, above=0, high=LARGEST_LEARNING_RATE)]
-# What only this package's own sampling loop can give: an engine keeps hidden states to itself.
-OF_OWN_LOOP = frozenset({"growing_states"})
-# What only the weights of a model can give, which a server keeps to itself.
-OF_WEIGHTS = OF_COURSES | {
+# Needs that only this package's own sampling loop meets: an engine keeps hidden states to itself.
+OWN_LOOP_NEEDS = frozenset({"growing_states"})
+# Needs that only the weights of a model meet, which a server keeps to itself.
+WEIGHT_NEEDS = COURSE_NEEDS | {
     "prompt_states",
     "old_logprobs",
     "current_logprobs",
@@ -47,8 +47,8 @@ OF_WEIGHTS = OF_COURSES | {
     "update_statistics",
 }
 
-# Settings of vLLM in this process.
-OF_VLLM = ("gpu_memory_utilization", "engine_sleeps", "hand_over")
+# Settings of `TransformersConfig` that only vLLM in this process reads.
+VLLM_SETTINGS = ("gpu_memory_utilization", "engine_sleeps", "hand_over")
 
 StressObject = Annotated[Stress, partial(instance_of, kinds=Stress, example="Stress(lag=4)")]
 
@@ -71,7 +71,7 @@ class Lab:
     sampling : Sampling
         How responses are drawn, in training and in evaluations.
     learning_rate : float
-        Of a run that names none.
+        That of a run that names none.
     optimizer : dict
         Further keyword arguments of AdamW.
     max_grad_norm : float
@@ -463,11 +463,11 @@ def transformers(
         from workbench.policies.served import check_server
 
         check_server(server, config)
-        config.check_used("a server that samples", (*OF_VLLM, "rows"))
+        config.check_used("a server that samples", (*VLLM_SETTINGS, "rows"))
     elif config.engine == "vllm":
         config.check_used("engine='vllm'", ["rows"])
     else:
-        config.check_used("engine='transformers'", (*OF_VLLM, "chunk"))
+        config.check_used("engine='transformers'", (*VLLM_SETTINGS, "chunk"))
 
     def make_policy() -> Policy:
         from workbench.policies.transformers import TransformersPolicy
@@ -488,7 +488,7 @@ def transformers(
     parts = {
         "learning_rate": usual if config.learning_rate is None else config.learning_rate,
         "optimizer": {"weight_decay": 0.1 if config.lora else 0.0},
-        "lacks": OF_OWN_LOOP if vllm or server else frozenset(),
+        "lacks": OWN_LOOP_NEEDS if vllm or server else frozenset(),
     }
     lab = _on_model("transformers", config, problems, held_out, verifier, make_policy, parts)
     # A server is of the caller's own making.
@@ -549,7 +549,7 @@ def unsloth(
         return make(model, **config.options_of(make, "template") | {"device": device})
 
     optimizer = {"weight_decay": 0.1, "betas": tuple(config.betas)}
-    parts = {"optimizer": optimizer, "lacks": OF_OWN_LOOP}
+    parts = {"optimizer": optimizer, "lacks": OWN_LOOP_NEEDS}
     return _on_model("unsloth", config, problems, held_out, verifier, make_policy, parts)
 
 
@@ -671,7 +671,7 @@ def served(
         sampling=sampling,
         samples=samples,
         model={"model": model, "template": template},
-        lacks=OF_WEIGHTS,
+        lacks=WEIGHT_NEEDS,
     )
 
 

@@ -23,10 +23,10 @@ from workbench.utils.validation import brief, positive_number, whole_number
 
 SPLITS = ("train", "heldout")
 HELD_OUT_SHARE = 0.2  # of all generated problems, by a hash of their text
-# So many draws in a row without a new problem, and a generator counts as exhausted.
+# After so many draws in a row without a new problem a generator counts as exhausted.
 MOST_MISSES = 3000
-IN_DIGEST = 64  # problems of a stream that its digest is of
-MOST_PROBLEMS = 100_000  # that are generated at once, so that no configuration runs for hours first
+IN_DIGEST = 64  # problems of a stream that its digest covers
+MOST_PROBLEMS = 100_000  # in one pool or round, so that none takes hours to generate
 
 
 class PoolExhausted(ValueError):
@@ -71,8 +71,8 @@ class Pool(Sequence):
         How to make the pool again, for the manifest of a run: "family" is the function of this
         module, the rest are its arguments. Empty for a pool of one's own.
     checked_for : str, optional
-        Name of the verifier's class that is known to be able to use every answer. Where it is
-        another one or none, a run looks through the answers before its first round.
+        Name of the class of verifiers that is known to be able to use every answer. A run with
+        another verifier looks through the answers before its first round.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Pool(Sequence):
 
     @cached_property
     def digest(self) -> str:
-        """A digest of all problems in their order, which a run's manifest records and compares."""
+        """A digest of all problems in their order, by which a run knows another pool."""
         return _digest(self.problems)
 
     def __repr__(self) -> str:
@@ -151,7 +151,7 @@ class Pool(Sequence):
         )
 
     def _part(self, problems: Iterable[Problem]) -> Pool:
-        """A pool of some of the problems, whose answers are checked as far as those of all are."""
+        """A pool of some of the problems. Where all answers are checked, theirs are too."""
         return Pool(problems, checked_for=self.checked_for)
 
     def draw(
@@ -215,7 +215,7 @@ class Stream:
     Parameters
     ----------
     make : function
-        make(rng) returns a problem, or None for a draw that does not count.
+        make(rng) returns a problem, or None where it has found none in this draw.
     config : dict, optional
         As for `Pool`.
     """
@@ -245,7 +245,10 @@ class Stream:
     def draw(
         self, n: int, cursor: int = 0, seed: int = 0, exclude: AbstractSet[str] = frozenset()
     ) -> tuple[list[Problem], int]:
-        """The next n different problems outside `exclude`, and the position behind them."""
+        """The next n different problems outside `exclude`, and the position behind them.
+
+        PoolExhausted where hardly any problem is new. Arguments: see `Pool.draw`.
+        """
         whole_number("n", n, 1)
         drawn: dict[str, Problem] = {}
         misses = 0
@@ -257,7 +260,7 @@ class Stream:
                 drawn[problem.id] = problem
                 misses = 0
                 continue
-            # Misses in a row: a slow search that still finds something goes on.
+            # Only misses in a row count: a slow search that still finds something goes on.
             misses += 1
             if misses > MOST_MISSES:
                 raise PoolExhausted(

@@ -62,16 +62,17 @@ def play(
     more: FindMore,
     timed: Timed = nullcontext,
 ) -> Round:
-    """Ask a method's slots for one round.
+    """Ask the slots of a method what to do in one round.
 
     Parameters
     ----------
     method : Method
-    problems : the problems that the round starts with
+    problems : list of Problem
+        Those that the round starts with.
     context : Context
     sample : function
         sample(problems, counts, before, stage) returns verified rollouts, counts[i] of problems[i],
-        which had before[i] so far; stage is the number of the request.
+        which had before[i] so far; stage is the number of the request, from 0.
     more : function
         more(n, problems) returns n problems that are not in the list, or fewer where there are no
         more.
@@ -170,25 +171,25 @@ def choose(method: Method, rollouts: Rollouts, candidates: np.ndarray, context: 
     if not len(candidates):
         # Dynamic sampling may have found no mixed group; there is nothing to select from.
         return Round(rollouts, candidates, np.empty(0))
-    pool = rollouts.take(candidates)
+    table = rollouts.take(candidates)
     # The selector sees how good each candidate is against its whole group, whatever baseline it
     # then asks for.
     who = f"advantage: {brief(method.advantage)}"
-    full = checks.checked_advantages(who, method.advantage(pool, context), pool)
-    pool = pool.assign(
+    full = checks.checked_advantages(who, method.advantage(table, context), table)
+    table = table.assign(
         advantage=full.means() if isinstance(full, Ragged) else full,
-        age=context.round - pool.round,
+        age=context.round - table.round,
     )
     selection = checks.checked_selection(
-        method.selector, method.selector.select(pool, context), pool
+        method.selector, method.selector.select(table, context), table
     )
     # The advantages to train on, against the baseline that the selection asks for.
     advantages = selected_advantages(
-        method.advantage, selection.baseline, pool, selection.rows, context, full
+        method.advantage, selection.baseline, table, selection.rows, context, full
     )
     # Those against the group are a part of what was checked above.
     if selection.baseline != "group":
-        advantages = checks.checked_advantages(who, advantages, pool.take(selection.rows))
+        advantages = checks.checked_advantages(who, advantages, table.take(selection.rows))
 
     # The selector speaks of the C candidates; the record has a row for each of the R rollouts, so
     # the others get NaN.

@@ -66,13 +66,13 @@ ARGUMENTS = (
 NOT_RECORDED = ("prompt", "response", "old_logprobs", "token_entropy", "answer")
 
 
-# Runs in several threads make their rounds in turns: loading a model and torch's generators belong
-# to the whole process.
-AT_WORK = threading.RLock()
+# Runs in several threads make their rounds in turns, since torch's random generators, and the state
+# that changes while a model is loaded, belong to the whole process.
+ONE_AT_A_TIME = threading.RLock()
 
 
 @dataclass
-class _Open:
+class OpenRun:
     """A run that this process works on: what is in memory, and the record that it writes."""
 
     training: Training
@@ -137,7 +137,7 @@ class _Open:
         """Train for one round and record it; returns its row."""
         number = self.round + 1
         try:
-            with AT_WORK:
+            with ONE_AT_A_TIME:
                 row, rollouts = TrainingRound(self.training).run()
         except NonFinite as error:
             # What is in memory goes after an error, and with it everything that shows the cause, so
@@ -166,7 +166,7 @@ class _Open:
         started = time.perf_counter()
         # The seed holds neither method nor lab, so runs of one seed are evaluated with the same
         # draws.
-        with AT_WORK:
+        with ONE_AT_A_TIME:
             frame = evaluate(
                 self.training.policy,
                 lab.held_out,
@@ -184,7 +184,7 @@ class _Open:
 
     def evaluate_last(self) -> None:
         """Evaluate after the last round that was asked for, unless that was done already."""
-        if self._is_off_the_grid and self.round not in self.writer.evaluated:
+        if self._is_between_evaluations and self.round not in self.writer.evaluated:
             self.evaluate(self.round)
             # The next checkpoint is made after it, and so tells when the evaluation gets lost.
             self.checkpointed = 0
@@ -194,11 +194,11 @@ class _Open:
 
         The run then has the same evaluations as one that never stopped here.
         """
-        if self._is_off_the_grid and self.round in self.writer.evaluated:
+        if self._is_between_evaluations and self.round in self.writer.evaluated:
             self.writer.forget_evaluation(self.round)
 
     @property
-    def _is_off_the_grid(self) -> bool:
+    def _is_between_evaluations(self) -> bool:
         """Whether `evaluate_every` asks for evaluations, but for none after the latest round."""
         return bool(self.evaluate_every) and self.round % self.evaluate_every != 0
 
@@ -232,8 +232,8 @@ class Run:
         Rounds between checkpoints. A killed run repeats the rounds since the last one, bit for bit
         on a CPU.
     trackers : names or objects
-        Who else sees the rounds: "tensorboard" (beside the record), "wandb", "trackio", or objects
-        of your own, see `workbench.records.trackers`.
+        What else the rounds are sent to: "tensorboard" (beside the record), "wandb", "trackio", or
+        objects of your own, see `workbench.records.trackers`.
     label : str, optional
         What the run is called in comparisons, any text of one line; None for the method's name.
     mixed : bool
@@ -307,7 +307,7 @@ class Run:
         # Last, since a verifier's processes may take seconds to start.
         lab.check_answers()
         self.lock = RecordLock(self.path)
-        self._work: _Open | None = None
+        self._work: OpenRun | None = None
         self._loop: weakref.ref[Generator] | None = None  # what `rounds` returned last
 
     @classmethod
@@ -430,7 +430,7 @@ class Run:
                 shown = Progress(self.configured_method.name, self.round, n, progress)
                 work.training.planned = n
                 if self.round == 0:
-                    _warn(_too_slow(work.training.method, n), shown)
+                    _warn(_idle_slots(work.training.method, n), shown)
                 shown.say(work.again)
                 work.again = ""
                 # The caller may leave the loop, at the `yield`, where the round is complete.
@@ -461,7 +461,7 @@ class Run:
 
     # What is in memory, and the checkpoint on disk
 
-    def _open(self) -> _Open:
+    def _open(self) -> OpenRun:
         """What this process holds in memory of the run.
 
         It is read from the checkpoint when this process holds nothing yet, and also when another
@@ -470,7 +470,7 @@ class Run:
         if self._work is not None and not self.lock.taken_over:
             self.trackers.start(self.record.manifest)
             return self._work
-        with AT_WORK:
+        with ONE_AT_A_TIME:
             self._work = _begin(self)
         self._has_begun = True
         # The evaluation before the first round is logged by what comes next.
@@ -492,7 +492,7 @@ class Run:
 
     @property
     def _further(self) -> dict[str, Any]:
-        """What else has to be the same when a run goes on, and the manifest holds."""
+        """Further parts of the manifest that have to be the same when a run goes on."""
         files = read_from_files(self.configured_method)
         return {"files": files, "label": self.label, "code": self._code}
 
@@ -515,13 +515,13 @@ class Run:
     ) -> None:
         """Raise ValueError unless the manifest of the record at `path` is that of this run.
 
-        `made` has what is known once the policy is made.
+        `made` is the manifest that this run would write, which is known once the policy is made.
         """
         ours = made or self.configuration() | self._further
         manifests.check_same_run(ours, manifest, path, self.mixed)
 
 
-def _begin(run: Run) -> _Open:
+def _begin(run: Run) -> OpenRun:
     """Open the record, and make model, optimizer and method as they are before round 1."""
     method = run.configured_method.clone()
     # Models with adapters refer to themselves in circles. On a GPU one that is in use no more has
@@ -534,7 +534,7 @@ def _begin(run: Run) -> _Open:
         if isinstance(pool, Pool):
             policy.check_prompts(pool)
     # On the threads that the policy computes on.
-    with torch_threads(getattr(policy, "threads", None)):
+    with torch_threads(policy.threads):
         manifest = {
             "format": FORMAT,
             **run.configuration(),
@@ -563,7 +563,7 @@ def _begin(run: Run) -> _Open:
         history=History(writer.rows),
         old_weights=OldWeights(policy, run.lab.stress.lag),
     )
-    return _Open(training, writer, run.trackers, run.evaluate_every, run.checkpoint_every)
+    return OpenRun(training, writer, run.trackers, run.evaluate_every, run.checkpoint_every)
 
 
 def _close(loop: weakref.ref[Generator]) -> None:
@@ -580,7 +580,7 @@ def _remove_directory(path: str, process: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _too_slow(method: Method, n: int) -> str:
+def _idle_slots(method: Method, n: int) -> str:
     """A line for each slot whose value decides nothing in a run of n rounds."""
     warm_ups = {slot: value.warm_up_of(n) for slot, value in method.learning().items()}
     return "\n".join(

@@ -56,14 +56,16 @@ Problems = Sequence[Problem]
 # provide a part.
 NEEDS: dict[str, str] = tomllib.loads(Path(__file__).with_name("needs.toml").read_text("utf-8"))
 
-OF_COURSES = frozenset({"prefixes", "stopping", "growing_states"})
+# Those of them that only courses have.
+COURSE_NEEDS = frozenset({"prefixes", "stopping", "growing_states"})
 
 BASELINES = ("selection", "group", "mixed")
 Baseline = Annotated[str, choice(*BASELINES)]
 
 
-# What a slot does, each slot its own method, and what a value says of that.
+# The methods by which values of slots act.
 ACTIONS = ("choose", "allocate", "plan", "join", "select", "__call__", "feedback")
+# The attributes and methods in which a value says what these do, see `Slot`.
 SAID_OF_ACTIONS = (
     "reads_verdict",
     "in_order",
@@ -103,19 +105,20 @@ def state_field(make: Callable[[], Any] = lambda: None, saved: bool = True) -> A
     It is no argument of the constructor, so it is neither described in a manifest nor cloned. What
     is `saved` goes into checkpoints, see `Slot.state_dict`; the rest is of a single round.
     """
-    saying = {"saved": saved}
-    return field(default_factory=make, init=False, repr=False, compare=False, metadata=saying)
+    metadata = {"saved": saved}
+    return field(default_factory=make, init=False, repr=False, compare=False, metadata=metadata)
 
 
 class Slot:
     """Base class of every slot value, with the defaults of a value that learns nothing.
 
-    The attributes tell a trainer what it must know of a value before it drives it. Each may be a
-    class attribute or a property. `needs_of` asks for the needs of a value together with those of
+    The attributes tell a trainer what it must know of a value before it uses it. Each may be a
+    class attribute or a property. `needs_of` returns the needs of a value together with those of
     the value that it delegates to.
 
-    A class that overrides what another one does (`select`, `feedback` and so on) does not inherit
-    what the other one says of that: it says so itself, or the defaults below hold.
+    What a class says of its actions, in `reads_verdict` and the like, holds for these actions. So a
+    subclass that overrides one of them (`select`, `feedback` and so on) does not inherit what its
+    base class says: it says so itself, or the defaults below hold.
 
     Attributes
     ----------
@@ -126,11 +129,11 @@ class Slot:
         where that has no meaning.
     reads_verdict : bool
         Whether it must know which rollouts are correct. A trainer that knows rewards alone must
-        then be told. One that asks only whether the rollouts of a problem are all alike says False:
-        it reads `rollouts.correct` where `rollouts.judged`, and goes by the rewards otherwise.
+        then be told. A value that asks only whether the rollouts of a problem are all alike says
+        False: it reads `rollouts.correct` where `rollouts.judged`, and the rewards otherwise.
     later : tuple of str
-        Arguments of the constructor that a later version brought. A description leaves them out at
-        their defaults, so that records made before are those of the same value.
+        Arguments that a later version added to the constructor. A description leaves them out where
+        they have their defaults, so that it equals the one in a record of an earlier version.
     in_order : bool
         Of a curriculum: whether it takes every problem once an epoch, shuffled, as the data loader
         of any trainer does by itself.
@@ -205,10 +208,10 @@ class Slot:
     def state_dict(self) -> dict[str, Any]:
         """Everything learnt so far, for a checkpoint.
 
-        Numbers, texts, arrays of NumPy and torch, and lists, tuples, sets and dicts of them, all of
-        which come back equal. By default these are the fields that `state_field` has made, with
-        other slot values and whatever else has a `state_dict` among them, and what the value that
-        this one delegates to has learnt.
+        It may hold numbers, texts, arrays of NumPy and torch, and lists, tuples, sets and dicts of
+        them, all of which come back equal. By default these are the fields made by `state_field`,
+        and what the value that this one delegates to has learnt. A field that has a `state_dict` of
+        its own, as another slot value has, is stored by it.
         """
         state = {}
         for name in self._saved():
@@ -261,7 +264,7 @@ class Slot:
 
     def clone(self) -> Self:
         """A new value of the same configuration that has learnt nothing."""
-        # Not a copy, which would carry the memory along, but a new call of the constructor.
+        # A new call of the constructor: a copy would also hold what was learnt.
         return clone(self)
 
 

@@ -61,7 +61,7 @@ class Training:
     history : History
         As much of the recorded rounds as the next one needs.
     old_weights : OldWeights
-        Those that sample where the lab lags behind.
+        The weights that sample in a lab whose stress has a lag.
     asked : dict from id to Problem
         The problems of the latest round.
     planned : int, optional
@@ -161,7 +161,7 @@ class TrainingRound:
 
     @contextmanager
     def _own_draws(self) -> Iterator[None]:
-        """Torch's generators at a seed of the round, and as they were afterwards.
+        """Seed torch's generators for this round, and restore them afterwards.
 
         Dropout draws from them, and a run that resumes is to draw the same.
         """

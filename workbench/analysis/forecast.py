@@ -28,6 +28,7 @@ from workbench.utils.validation import positive_number
 # Forecasts were tried up to so many times the budget of a run, and with so many evaluations of it.
 FARTHEST = 4.0
 FEWEST = 5
+AHEAD = 2  # times the budget of a run, where nobody says how far a forecast is to look
 EXPONENTS = np.geomspace(1, 3, 17)
 MIDDLES = np.geomspace(0.03, 10, 97)  # in budgets of the run
 # The parts of the standard error, beside that of the seeds: of every forecast, and by log(budget /

@@ -26,6 +26,7 @@ from scipy import optimize, stats
 from workbench.utils.validation import brief, number, one_of, positive_number, whole_number
 
 LEVEL = 0.95
+POWER = 0.8  # "four times out of five", wherever a sentence says what would be found
 SCALES = ("linear", "ratio", "percent")
 SIGN_TEST_SEEDS = 6  # the fewest with which all values on one side have a p-value below .05
 # The fewest with which signed ranks have a p-value below .05 although one run is censored.
@@ -520,7 +521,7 @@ def resolved_ratio(ratios: Any, level: float = LEVEL) -> float:
     logs = np.log(np.asarray(ratios, dtype=np.float64))
     if len(logs) < 2 or np.ptp(logs) == 0:
         return np.nan
-    change = smallest_change(float(logs.std(ddof=1)), len(logs), level, power=0.8)
+    change = smallest_change(float(logs.std(ddof=1)), len(logs), level, power=POWER)
     # Two pairs at a small level may resolve nothing that a number could say.
     with np.errstate(over="ignore"):
         return float(100 * np.expm1(change))

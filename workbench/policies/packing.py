@@ -123,47 +123,12 @@ def pack(rollouts: Rollouts, device: Any, share_prefixes: bool = False) -> Packi
     ids[paths[own]] = tokens[own]
     positions[paths[own]] = (widths[:, None] + np.arange(tokens.shape[1]))[own]
 
-    # Each row of queries with the row of keys that it may look at, -1 for padding.
-    prompt_places = Ragged(np.arange(start), prompts.offsets).padded(fill=-1)
-    own_places = Ragged.of_lengths(paths[own], own.sum(1)).padded(fill=-1)
-    owner = np.full(len(ids), -1)  # the row that computes a token
-    owner[paths[own]] = np.nonzero(own)[0]
-    # All prompts are one set of rows. Responses come in sets of like length, since the attention of
-    # a set is padded to its longest row. A response looks at its prompt and at itself.
-    pairs = [(prompt_places, prompt_places)]
-    for part in _of_like_length(own.sum(1)):
-        seen = [_trimmed(prompt_places[prompt_of_row[part]]), _trimmed(paths[part])]
-        queries, keys = _trimmed(own_places[part]), np.concatenate(seen, axis=1)
-        if queries.shape[1] > SHORT:
-            # The whole text of each row, with padding at its end alone. What the row does not
-            # compute itself is computed once more, and dropped.
-            order = np.argsort(keys < 0, axis=1, kind="stable")
-            keys = _trimmed(np.take_along_axis(keys, order, axis=1))
-            queries = np.where(owner[keys] == part[:, None], keys, -1)
-        pairs.append((queries, keys))
-
     # The inverse of gathering: every packed token is a query exactly once, and this finds it among
     # the padded queries of all sets.
-    places = np.concatenate([queries.ravel() for queries, _ in pairs])
+    sets = _queries_and_keys(prompts, prompt_of_row, paths, own)
+    places = np.concatenate([queries.ravel() for queries, _ in sets])
     outputs = np.empty(len(positions), dtype=np.int64)
     outputs[places[places >= 0]] = np.flatnonzero(places >= 0)
-
-    def tensor(array: np.ndarray) -> torch.Tensor:
-        return torch.as_tensor(array, device=device)
-
-    rows = []
-    for queries, keys in pairs:
-        # Padding reads token 0. No token attends to it as a key, and as a query it is never read.
-        seen_by = tensor(keys.clip(min=0))
-        if queries.shape[1] > SHORT:
-            rows.append(Rows(seen_by, seen_by, None))
-            continue
-        # Keys are of the same text as the query, so an earlier position is all that is asked for.
-        allowed = positions[keys][:, None, :] <= positions[queries][:, :, None]
-        allowed &= (keys >= 0)[:, None, :]
-        bias = torch.zeros(allowed.shape, device=device)
-        bias.masked_fill_(~tensor(allowed), -torch.inf)
-        rows.append(Rows(tensor(queries.clip(min=0)), seen_by, bias[:, None]))
 
     # The prompt's last token predicts the first one of a response, and each token the next.
     last_of_prompt = prompts.offsets[1:][prompt_of_row] - 1
@@ -171,13 +136,56 @@ def pack(rollouts: Rollouts, device: Any, share_prefixes: bool = False) -> Packi
     before = np.concatenate([last_of_prompt[:, None], paths], axis=1)[:, : is_token.shape[1]]
     predictors, predicts = np.unique(before[is_token], return_inverse=True)
     return Packing(
-        ids=tensor(ids),
-        positions=tensor(positions),
-        rows=rows,
-        outputs=tensor(outputs),
-        predictors=tensor(predictors),
-        predicts=tensor(predicts),
+        ids=torch.as_tensor(ids, device=device),
+        positions=torch.as_tensor(positions, device=device),
+        rows=[_rows_of(queries, keys, positions, device) for queries, keys in sets],
+        outputs=torch.as_tensor(outputs, device=device),
+        predictors=torch.as_tensor(predictors, device=device),
+        predicts=torch.as_tensor(predicts, device=device),
     )
+
+
+def _queries_and_keys(
+    prompts: Ragged, prompt_of_row: np.ndarray, paths: np.ndarray, own: np.ndarray
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Sets of rows: the places of queries (R, T), and of the keys (R, S) that they may look at.
+
+    -1 stands for padding. All prompts are one set. Responses come in sets of like length, since the
+    attention of a set is padded to its longest row. A response looks at its prompt and at itself.
+    Where its tokens stand is in `paths`, and which of them it computes itself in `own`.
+    """
+    prompt_places = Ragged(np.arange(len(prompts.values)), prompts.offsets).padded(fill=-1)
+    own_places = Ragged.of_lengths(paths[own], own.sum(1)).padded(fill=-1)
+    # The row that computes a token, -1 for those of prompts.
+    owner = np.full(len(prompts.values) + np.count_nonzero(own), -1)
+    owner[paths[own]] = np.nonzero(own)[0]
+    sets = [(prompt_places, prompt_places)]
+    for part in _of_like_length(own.sum(1)):
+        seen = [_trimmed(prompt_places[prompt_of_row[part]]), _trimmed(paths[part])]
+        queries, keys = _trimmed(own_places[part]), np.concatenate(seen, axis=1)
+        if queries.shape[1] > SHORT:
+            # The whole text of each row, with padding at its end alone. What the row does not
+            # compute itself is computed once more, and dropped.
+            padding_last = np.argsort(keys < 0, axis=1, kind="stable")
+            keys = _trimmed(np.take_along_axis(keys, padding_last, axis=1))
+            queries = np.where(owner[keys] == part[:, None], keys, -1)
+        sets.append((queries, keys))
+    return sets
+
+
+def _rows_of(queries: np.ndarray, keys: np.ndarray, positions: np.ndarray, device: Any) -> Rows:
+    """A set of `_queries_and_keys` as tensors; positions (N,) are those of all packed tokens."""
+    # Padding reads token 0. No token attends to it as a key, and as a query it is never read.
+    read_keys = torch.as_tensor(keys.clip(min=0), device=device)
+    if queries.shape[1] > SHORT:
+        return Rows(read_keys, read_keys, None)
+    # Keys are of the same text as the query, so an earlier position is all that is asked for.
+    allowed = positions[keys][:, None, :] <= positions[queries][:, :, None]
+    allowed &= (keys >= 0)[:, None, :]
+    bias = torch.zeros(allowed.shape, device=device)
+    bias.masked_fill_(torch.as_tensor(~allowed, device=device), -torch.inf)
+    read_queries = torch.as_tensor(queries.clip(min=0), device=device)
+    return Rows(read_queries, read_keys, bias[:, None])
 
 
 # The attention function

@@ -38,6 +38,7 @@ PACKAGES = ("torch", "transformers", "peft", "numpy", "math-verify", "trl", "uns
 
 # Parts of this package that change no number of a run.
 WITHOUT_NUMBERS = ("analysis", "cli", "plots", "reports")
+# The entries that say which run it is.
 IDENTITY = ("method", "lab", "data", "files", "seed", "arguments", "label", "policy")
 # What has to be the same throughout a run, and for all runs of a trial or a sweep. The rest of the
 # hardware changes how long a run takes.
@@ -61,7 +62,7 @@ ENTRIES: dict[str, type] = {
     "started": str,
     "commit": str,
 }
-NEEDED = {int: "a whole number of at least 0", dict: "an object", str: "a text"}
+NEEDED_TEXTS = {int: "a whole number of at least 0", dict: "an object", str: "a text"}
 # What a manifest leaves out where it was written by hand or by an early version.
 DEFAULTS: dict[str, Any] = {
     "lab": {"lab": "unknown"},
@@ -109,7 +110,7 @@ def checked_manifest(manifest: Any) -> dict[str, Any]:
         # In Python True is a whole number too, and in JSON it is not.
         is_right = type(found) is kind or (found is None and kind is str)
         if not is_right or (kind is int and not 0 <= found <= LARGEST_INTEGER):
-            raise ValueError(f"`{name}` is {brief(found)}: {NEEDED[kind]} is needed")
+            raise ValueError(f"`{name}` is {brief(found)}: {NEEDED_TEXTS[kind]} is needed")
     texts = {
         "method.name": manifest["method"].get("name"),
         "lab.lab": manifest["lab"].get("lab"),
@@ -249,8 +250,8 @@ def check_conditions(
     changed = []
     for part in ("versions", "code", "hardware"):
         now, then = ours.get(part, {}), theirs.get(part, {})
-        both = [name for name in then if now.get(name, then[name]) != then[name]]
-        changed += [f"{part}.{name}: {now[name]!r}, {then[name]!r}" for name in both]
+        names = [name for name in then if now.get(name, then[name]) != then[name]]
+        changed += [f"{part}.{name}: {now[name]!r}, {then[name]!r}" for name in names]
     refused = [line for line in changed if line.startswith(CONDITIONS)]
     if refused and not mixed:
         raise ValueError(

@@ -171,7 +171,7 @@ def round_stats(
         "unsolved": unsolved,
         **_step_means(steps),
         **_cost(fresh, computed, parameters),
-        **_course(fresh),
+        **_course_stats(fresh),
         "tokens_selected": selected_tokens,
         "entropy": float(fresh.entropy.mean()),
         "length": float(fresh.lengths.mean()),
@@ -223,12 +223,12 @@ def _cost(fresh: Rollouts, computed: Rollouts, parameters: int) -> dict[str, flo
 
     A prompt is computed once for all its rollouts of one request, and again in the next request.
     """
-    # One key for each problem and request. The sampler computes the prompt once for each of these,
-    # and the trainer is counted with a prompt for every row.
+    # One key for each problem and request. The sampler computes a prompt once for each key. The
+    # trainer is counted as if it computed one for every row.
     _, first_of_request = np.unique(keys(fresh.problem, fresh.stage), return_index=True)
     # With a course, a prompt may end with a prefix, and a response may begin with one. These were
     # read and not sampled. What was sampled beyond the end of a response is not in the table.
-    prefix, kept, read, lost = _of_course(fresh)
+    prefix, kept, read, lost = _course_columns(fresh)
     prompt_tokens = int((fresh.prompt.lengths - prefix)[first_of_request].sum())
     sampled = int((fresh.lengths - kept + lost).sum()) + prompt_tokens
     trained = int(computed.lengths.sum() + computed.prompt.lengths.sum())
@@ -243,14 +243,14 @@ def _cost(fresh: Rollouts, computed: Rollouts, parameters: int) -> dict[str, flo
     }
 
 
-def _of_course(fresh: Rollouts) -> list[np.ndarray]:
-    """The four columns of `workbench.rules.courses`, (R,) each; 0 without them."""
+def _course_columns(fresh: Rollouts) -> list[np.ndarray]:
+    """The columns prefix, kept, read and lost, see `rules.courses`: (R,) each, 0 without them."""
     nothing = np.zeros(len(fresh), dtype=np.int64)
     names = ("prefix", "kept", "read", "lost")
     return [fresh[name] if name in fresh else nothing for name in names]
 
 
-def _course(fresh: Rollouts) -> dict[str, float]:
+def _course_stats(fresh: Rollouts) -> dict[str, float]:
     """What a course did with the new rollouts; nothing where there is none.
 
     tokens_read: tokens of prefixes and drafts that the sampler has read, which `tokens_sampled`
@@ -259,7 +259,7 @@ def _course(fresh: Rollouts) -> dict[str, float]:
     """
     if "read" not in fresh:
         return {}
-    _, kept, read, lost = _of_course(fresh)
+    _, kept, read, lost = _course_columns(fresh)
     stopped = fresh.status == STOPPED
     return {
         "tokens_read": int(read.sum()),
@@ -285,5 +285,5 @@ def _step_means(steps: Sequence[tuple[np.ndarray, StepStats]]) -> dict[str, floa
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The mean, NaN of nothing."""
+    """The mean; NaN where there are no values."""
     return float(np.mean(values)) if values else float("nan")

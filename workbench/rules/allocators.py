@@ -70,8 +70,8 @@ class Uniform(Slot):
 class Split(Slot):
     """Base of allocators that split n rollouts a problem, on average, within bounds for each.
 
-    With a `total` the rollouts of a round are so many instead, however many problems it has. A
-    class with an `allocate` of its own says `sampled` anew, as every slot value does.
+    With a `total`, a round has that many rollouts instead, however many problems it has. A subclass
+    with an `allocate` of its own must name `sampled` again, since `Slot` takes it away otherwise.
     """
 
     n: int

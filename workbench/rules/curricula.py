@@ -174,7 +174,7 @@ class ByPosteriors(RemembersPosteriors, OverPool, OverEpochs):
 
     factor = 0
 
-    # The place in the epoch is stored besides the posteriors.
+    # No delegate, so that a checkpoint holds the place in the epoch beside the posteriors.
     delegate = None
 
     def _candidates(self, pool: Pool, n: int, context: Context) -> Problems:

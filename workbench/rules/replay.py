@@ -178,10 +178,10 @@ class CorrectResponses(RightAnswers):
     def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
         """Append an old response for each unsolved problem that has one, for a random wrong row."""
         bare = candidates[is_bare(rollouts)[candidates]]
-        pool = rollouts.take(bare)
-        problems, problem_of_row = pool.problems()
+        table = rollouts.take(bare)
+        problems, problem_of_row = table.problems()
         # A group with a correct response of its own has a gradient already.
-        solved = np.bincount(problem_of_row, pool.correct, len(problems)) > 0
+        solved = np.bincount(problem_of_row, table.correct, len(problems)) > 0
         rows_of = self.rows_by_problem()
         dropped: list[int] = []
         reused: list[int] = []

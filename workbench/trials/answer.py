@@ -17,7 +17,7 @@ import pandas as pd
 
 from workbench.analysis import cost
 from workbench.analysis.curves import UNITS, Curve, Unit, name_of, read
-from workbench.analysis.forecast import Forecast, of_curves
+from workbench.analysis.forecast import AHEAD, Forecast, of_curves
 from workbench.analysis.intervals import Measurement, resolved_ratio
 from workbench.analysis.sequential import (
     ALPHA,
@@ -32,7 +32,6 @@ from workbench.records import Record
 from workbench.trials.further import Step, steps
 from workbench.utils.numbers import ratio_text
 
-AHEAD = 2  # a forecast is made for so many times the baseline's rounds, where nobody names them
 NO_PAIR = Measurement(np.array([np.nan]))
 NO_FORECAST = Forecast(np.nan, why="it has no run yet, or spends nothing")
 
@@ -212,16 +211,10 @@ def answers(
         )
         all_reached = 0 < n == reached == baseline_reached
         reading = read_off[label]
+        ended_open = reading.verdict == "open" and reading.known
+        compared = [*mine.values(), *others.values()]
         error = (errors or {}).get(label, 0.0)
-        resolved = np.nan
-        if all_reached and n in level_at:
-            resolved = _resolved(reading.measured, level_at[n], error)
-        next_steps: tuple[Step, ...] = ()
-        if reading.verdict == "open" and reading.known:
-            runs_of_pairs = [*mine.values(), *others.values()]
-            next_steps = steps(reading.measured, runs_of_pairs, target, level, error)
-        gains = [_gain(mine[seed], others[seed], measure) for seed in mine]
-        gain = Measurement(np.array(gains or [np.nan]))
+        gain = _gain(mine, others, measure)
         found[label] = Answer(
             arm=label,
             verdict=reading.verdict,
@@ -238,7 +231,7 @@ def answers(
             difference=gain.value,
             difference_low=gain.low,
             difference_high=gain.high,
-            resolves=resolved,
+            resolves=_resolved(reading.measured, level_at.get(n), error) if all_reached else np.nan,
             p=reading.p,
             p_holm=reading.p_holm,
             known=reading.known,
@@ -251,7 +244,7 @@ def answers(
             ahead=ahead,
             forecast=forecasts.get(label, NO_FORECAST),
             baseline_forecast=forecasts.get(baseline, NO_FORECAST),
-            steps=next_steps,
+            steps=steps(reading.measured, compared, target, level, error) if ended_open else (),
         )
     return found
 
@@ -420,16 +413,30 @@ def _price(pairs: Iterable[Mapping[int, Curve]], target: float) -> cost.BreakEve
     return cost.break_even(mine, others)
 
 
-def _resolved(ratios: Measurement, level: float, error: float) -> float:
-    """The change in percent that these pairs find, beyond the error of tuning."""
+def _resolved(ratios: Measurement, level: float | None, error: float) -> float:
+    """The change in percent that these pairs find, beyond the error of tuning.
+
+    NaN without the level of a look, as before the first one.
+    """
+    if level is None:
+        return np.nan
     change = resolved_ratio(ratios.values, 1 - level)
     return 100 * (np.exp(error) * (1 + change / 100) - 1)
 
 
-def _gain(curve: Curve, baseline: Curve, measure: str | Unit) -> float:
-    """The difference of accuracies, in points, when both had spent the smaller of two totals."""
-    budget = min(curve.places(measure)[-1], baseline.places(measure)[-1])
-    return 100 * (curve.score_at(measure, budget) - baseline.score_at(measure, budget))
+def _gain(
+    mine: Mapping[int, Curve], others: Mapping[int, Curve], measure: str | Unit
+) -> Measurement:
+    """The differences of accuracies, in points, a value a pair.
+
+    Each is read where both runs had spent the smaller of their two totals.
+    """
+    gains = []
+    for seed, curve in mine.items():
+        other = others[seed]
+        budget = min(curve.places(measure)[-1], other.places(measure)[-1])
+        gains.append(100 * (curve.score_at(measure, budget) - other.score_at(measure, budget)))
+    return Measurement(np.array(gains or [np.nan]))
 
 
 def _rate(runs: Mapping[int, Record]) -> float | None:

@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.curves import Curve
-from workbench.analysis.forecast import Forecast, forecast
-from workbench.analysis.intervals import Measurement, holm, smallest_change, welch
+from workbench.analysis.forecast import AHEAD, Forecast, forecast
+from workbench.analysis.intervals import POWER, Measurement, holm, smallest_change, welch
 from workbench.analysis.sequential import ALPHA, verdicts
 from workbench.analysis.sources import logs
 from workbench.analysis.sources.columns import NO_SEED, Along, curves_of, words
@@ -34,12 +34,10 @@ LESS_IS_BETTER = ("loss", "error", "perplexity", "kl")
 # records. It is .02 for a quarter of them and above .10 for a tenth.
 TYPICAL_SPREAD = 0.04
 CHANGES = (5, 10, 20)  # percent
-POWER = 0.8
-MANY = 10_000  # seeds, from which on the normal approximation is exact enough
+MANY = 10_000  # seeds from which on the normal approximation is exact enough
 LONGEST_LINE = 20  # characters of a label, so that a small figure has room for it
-UNLIKE = 20  # times the other arm's scores, from which on units may differ
-ROUNDING = 1e-9  # of an interval's ends, below which it has no width
-AHEAD = 2  # a forecast is made for so many times what all runs have spent
+UNLIKE = 20  # an arm whose scores are so many times another's may be in another unit
+ROUNDING = 1e-9  # an interval whose ends differ by less, as a share, has no width
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ def compare(
     less_is_better : bool, optional
         Default: whether the name of y says loss, error, perplexity or kl.
     tuned : bool
-        Whether all arms were tuned with equal care, for nothing in a log shows it.
+        Whether all arms were tuned with equal care, which no log shows.
 
     Returns
     -------
@@ -445,36 +443,13 @@ def _sentence(
 ) -> str:
     """What was found of one arm, in words; `names` are those of x and y."""
     arm, n, m, (x, y) = row["arm"], row["seeds"], row["baseline_seeds"], names
-    needed = f"{row['seeds_needed']} seeds of each"
     if min(n, m) < 2:
-        who = f"{arm} and {baseline} have" if n == m else f"{arm if n < m else baseline} has"
-        whose = "the median of 96 settings of workbench's own records"
-        spread = TYPICAL_SPREAD
-        if row["spread"] > 0:
-            spread, whose = row["spread"], f"that of {baseline if n < m else arm}"
-        return (
-            f"{who} one run{' each' if n == m else ''}: nothing can be said. With a spread of "
-            f"{100 * spread:.2g} % over seeds, {whose}, {needed} find a change of 10 % in {y}."
-        )
+        return _one_run(row, baseline, y)
     runs = f"{n} pairs of seeds" if row["paired"] else f"{n} and {m} runs, Welch"
-    corrected = f" after correction for {len(ahead) - 1} arms" if len(ahead) > 2 else ""
     text = (
         f"{arm} has {row['value']:.3g} and {baseline} {row['baseline_value']:.3g} of {y} at {x} "
-        f"{budget:g}: {row['difference']:+.3g} "
+        f"{budget:g}: {_difference_text(row, runs, len(ahead) - 1, target is None)}"
     )
-    if np.isnan(row["difference_low"]):
-        text += (
-            f"({runs}); without any spread over runs no error is known (are they copies, or made "
-            "with one seed?)"
-        )
-    else:
-        span = f"[{row['difference_low']:.3g}, {row['difference_high']:.3g}]"
-        text += f"{span} ({runs}, p {row['p_difference']:.2g}{corrected})"
-        if target is None:
-            is_open = row["verdict"] == "open"
-            text += ": no difference found" if is_open else f": {row['verdict']}"
-            if is_open and row["seeds_needed"] > min(n, m):
-                text += f"; to find a change of 10 %, {needed} are needed"
     both = {label: ahead[label] for label in (arm, baseline)}
     if not any(made.why for made in both.values()):
         text += f"; {ahead_text(both, f'at {x} {AHEAD * budget:g}')}"
@@ -494,3 +469,39 @@ def _sentence(
     elif sum(reached) < n + m:
         runs += f", {came.format('it')}"
     return f"{found} ({runs}): {verdict_text(row['verdict'], *ends)}. {text}."
+
+
+def _one_run(row: Mapping[str, Any], baseline: str, y: str) -> str:
+    """What is said of an arm where it or the baseline has a single run, which shows no error."""
+    arm, n, m = row["arm"], row["seeds"], row["baseline_seeds"]
+    who = f"{arm} and {baseline} have" if n == m else f"{arm if n < m else baseline} has"
+    whose = "the median of 96 settings of workbench's own records"
+    spread = TYPICAL_SPREAD
+    if row["spread"] > 0:
+        spread, whose = row["spread"], f"that of {baseline if n < m else arm}"
+    return (
+        f"{who} one run{' each' if n == m else ''}: nothing can be said. With a spread of "
+        f"{100 * spread:.2g} % over seeds, {whose}, {row['seeds_needed']} seeds of each find a "
+        f"change of 10 % in {y}."
+    )
+
+
+def _difference_text(row: Mapping[str, Any], runs: str, arms: int, decides: bool) -> str:
+    """The difference of scores with its interval, and the verdict where these scores decide."""
+    text = f"{row['difference']:+.3g} "
+    if np.isnan(row["difference_low"]):
+        return text + (
+            f"({runs}); without any spread over runs no error is known (are they copies, or made "
+            "with one seed?)"
+        )
+    corrected = f" after correction for {arms} arms" if arms > 1 else ""
+    span = f"[{row['difference_low']:.3g}, {row['difference_high']:.3g}]"
+    text += f"{span} ({runs}, p {row['p_difference']:.2g}{corrected})"
+    if not decides:
+        return text
+    if row["verdict"] != "open":
+        return f"{text}: {row['verdict']}"
+    text += ": no difference found"
+    if row["seeds_needed"] > min(row["seeds"], row["baseline_seeds"]):
+        text += f"; to find a change of 10 %, {row['seeds_needed']} seeds of each are needed"
+    return text

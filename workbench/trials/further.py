@@ -11,16 +11,15 @@ import pandas as pd
 from scipy import special
 
 from workbench.analysis.curves import Curve
-from workbench.analysis.intervals import Measurement
+from workbench.analysis.intervals import POWER, Measurement
 from workbench.analysis.sequential import BAND, nominal_levels
 from workbench.analysis.targets import rising
 from workbench.trials.tuning import LEAST_GAIN
 
-POWER = 0.8
-MOST_PAIRS = 200  # more than these nobody makes for one idea
-ENDS = (0.1, 0.5, 0.9)
-TRIALS = 400  # that are simulated to say how long one takes
-MOST_TIMES = 4  # longer runs than so many times these follow no pace that was seen
+MOST_PAIRS = 200  # nobody makes more for one idea
+ENDS = (0.1, 0.5, 0.9)  # the quantiles that `likely_pairs` tells
+TRIALS = 400  # that it simulates
+MOST_TIMES = 4  # runs that are more than so many times longer may not keep the pace that was seen
 
 
 class Step(NamedTuple):

@@ -67,8 +67,7 @@ from workbench.utils.validation import (
 )
 
 KEYS = ("notebook", "folder", "parameters", "cases", "seeds")
-# Characters of a name made of values, which becomes the name of a directory.
-LONGEST_NAME = 120
+LONGEST_NAME = 120  # characters of a name made of values, which becomes that of a directory
 MOST_SEEDS = 10_000
 
 

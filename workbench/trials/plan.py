@@ -30,7 +30,7 @@ from workbench.trials.check import UniformPolicy, made_up, with_course
 from workbench.utils.seeding import derive, generator
 from workbench.utils.validation import instance_of, one_of, whole_number
 
-# A column of counts, and that of their tokens.
+# Each column that counts rollouts, and the one that counts their tokens.
 TOKENS = {
     "rollouts": "tokens_sampled",
     "selected": "tokens_selected",
@@ -201,14 +201,14 @@ class _Rehearsal:
         )
         method.feedback(finished, context)
         trained = finished["trained"]
-        of = {"rollouts": finished.round == number}
-        of |= {"selected": finished["selected"], "trained": trained}
-        row = {name: float(rows.sum()) for name, rows in of.items()}
-        row |= {TOKENS[name]: float(finished.lengths[rows].sum()) for name, rows in of.items()}
+        is_new = finished.round == number
+        masks = {"rollouts": is_new, "selected": finished["selected"], "trained": trained}
+        row = {name: float(rows.sum()) for name, rows in masks.items()}
+        row |= {TOKENS[name]: float(finished.lengths[rows].sum()) for name, rows in masks.items()}
         rates = np.array([self.rates[problem] for problem in finished.problem[trained]])
         row["gradient_weight"] = float(np.sum(rates * (1 - rates)))
         row["groups"] = len(np.unique(finished.problem[trained]))
-        row["problems"] = len(np.unique(finished.problem[of["rollouts"]]))
+        row["problems"] = len(np.unique(finished.problem[is_new]))
         return row
 
 

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SIZES = (2, 4, 8, 16, 32, 64)  # rollouts of a group
-GROUP = 8  # of the usual group, by which a problem counts as hopeless or done
-SURE = 0.8  # probability that all rollouts of such a group are alike
+GROUP = 8  # rollouts of the usual group, by which a problem counts as hopeless or done
+SURE = 0.8  # it does where such a group is all wrong, or all right, with this probability
 BATCH = 8  # problems that are sampled at once and then stored
-PROBLEMS = 200  # that are sampled where nobody says how many
+PROBLEMS = 200  # sampled where nobody says how many
 SETTINGS = "profile.json"
 
 

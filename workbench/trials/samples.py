@@ -35,14 +35,14 @@ NAMES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 TEXTS = ("problem", "prompt", "text", "given", "answer")
 # What only describes a response may be missing; what is counted may not.
 COUNTED = ("samples", "correct", "rate", "reward")
-SIDES = ({0.0, 1.0}, {-1.0, 1.0})  # rewards that are verdicts
+VERDICTS = ({0.0, 1.0}, {-1.0, 1.0})  # pairs of rewards that say wrong and right
 TRUTHS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
 
 
 def read_samples(
     path: Path, samples: int | None, solved: float | None, columns: Mapping[str, str]
 ) -> tuple[pd.DataFrame, pd.DataFrame | None, list[str]]:
-    """The table of problems, the responses where a row is one, and notes; see `Profile.read`."""
+    """The table of problems, the responses where each row is one, and notes; see `Profile.read`."""
     for name in columns:
         one_of("columns", name, NAMES)
     if samples is not None:
@@ -83,22 +83,9 @@ def read_samples(
     else:
         frame["correct"] = _verdicts(frame["reward"], solved, path)
     frame["correct"] = frame["correct"].astype(bool)
-    if "step" in frame and frame["step"].nunique() > 1:
-        first, last = frame["step"].min(), frame["step"].max()
-        notes.append(
-            f"the responses are of steps {first:g} to {last:g} of a training run: a rate is the "
-            "mean over models that differ"
-        )
-    if "prompt" in frame:
-        several = int((frame.groupby("problem")["prompt"].nunique() > 1).sum())
-        if several:
-            notes.append(
-                f"{several} problems by their {found['problem']} have several prompts each, which "
-                "count as one problem"
-            )
     if "given" not in frame and "text" in frame:
         frame["given"] = frame["text"].map(final_answer)
-    return tally(frame), frame, notes
+    return tally(frame), frame, notes + _notes_on(frame, found["problem"])
 
 
 def _rows(path: Path) -> tuple[list[Any], list[str]]:
@@ -170,6 +157,25 @@ def _names_responses(held: pd.DataFrame, found: Mapping[str, str]) -> bool:
     return bool(names.is_unique and not prompts.is_unique)
 
 
+def _notes_on(frame: pd.DataFrame, problem: str) -> list[str]:
+    """What to know about responses; `problem` is the column by which problems are told apart."""
+    notes = []
+    if "step" in frame and frame["step"].nunique() > 1:
+        first, last = frame["step"].min(), frame["step"].max()
+        notes.append(
+            f"the responses are of steps {first:g} to {last:g} of a training run: a rate is the "
+            "mean over models that differ"
+        )
+    if "prompt" in frame:
+        several = int((frame.groupby("problem")["prompt"].nunique() > 1).sum())
+        if several:
+            notes.append(
+                f"{several} problems by their {problem} have several prompts each, which count as "
+                "one problem"
+            )
+    return notes
+
+
 def _of_problems(frame: pd.DataFrame, refused: Any) -> pd.DataFrame:
     """The table of problems of a file with a row a problem."""
     if "correct" not in frame:
@@ -195,7 +201,7 @@ def _verdicts(rewards: pd.Series, solved: float | None, path: Path) -> Any:
         # A reward such as .6 + .3, or .7 in single precision, may fall short by its rounding.
         values = rewards.to_numpy()
         return (values >= solved) | is_same(values, np.array(solved), precision_of(values))
-    if not any(set(rewards) <= side for side in SIDES):
+    if not any(set(rewards) <= pair for pair in VERDICTS):
         raise ValueError(
             f"path={str(path)!r}: rewards are {brief(sorted(set(rewards)))}; solved=1.0 says from "
             "which reward a response counts as right"

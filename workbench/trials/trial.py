@@ -59,7 +59,7 @@ from workbench.utils.validation import output
 
 PLAN = "trial.json"
 LOCK = "trial.lock"
-DIVERGED = "NonFinite"  # how the outcome begins of a run whose loss was not finite
+DIVERGED = "NonFinite"  # how the error of a run begins whose loss was not finite
 
 
 def trial(arms: Any, **options: Any) -> Trial:
@@ -207,10 +207,11 @@ class Trial:
         self._found: dict[TrialRun, Curve | None] = {}  # so that no run is read twice
         self._failed: dict[str, str] = {}
         self._state = self.make_state()
-        self._figure: tuple[Any, Any] = (None, None)  # and its place in a notebook
-        # Of the runs made: whether it tunes, the seconds of training, and all others.
+        self._figure: tuple[Any, Any] = (None, None)  # the latest, and its place in a notebook
+        # Of each run made by this object: whether it belongs to the tuning, and its seconds, those
+        # of training and all others.
         self._seconds: list[tuple[bool, float, float]] = []
-        # Other trials beside this one, whose runs are used where they are the same.
+        # The directories of trials beside this one, whose runs are used where they are the same.
         plans = sorted(self.out.parent.glob(f"*/{PLAN}"))
         self._beside = [plan.parent for plan in plans if plan.parent != self.out]
         self._check_directory()

@@ -117,12 +117,12 @@ def coarse_grid(
     return [Point(rate, each) for each in steps for rate in different]
 
 
-def further(best: Point) -> list[Point]:
+def points_beside(best: Point) -> list[Point]:
     """The two points to try after the coarse grid, on both sides of its best one.
 
     Examples
     --------
-    >>> [point.learning_rate for point in further(Point(8e-4))]
+    >>> [point.learning_rate for point in points_beside(Point(8e-4))]
     [0.000566, 0.00113]
     """
     return [best.times(math.sqrt(0.5)), best.times(math.sqrt(2))]
@@ -147,7 +147,7 @@ def points_by_stage(costs: Costs, coarse: Sequence[Point], seeds: Sequence[int])
     if not _complete(stages, costs):
         return stages
     best = min(coarse, key=lambda point: costs[point, seeds[0]])
-    left = [*coarse, *(point for point in further(best) if point not in coarse)]
+    left = [*coarse, *(point for point in points_beside(best) if point not in coarse)]
     stages.append([(point, seeds[0]) for point in left[len(coarse) :]])
     for number, seed in enumerate(seeds[1:], start=1):
         if not _complete(stages, costs):

@@ -18,7 +18,7 @@ from trl.trainer.utils import get_callable_name, get_config_model_id
 
 from workbench.adapters import check_fits
 from workbench.methods import Method
-from workbench.slots import NEEDS, OF_COURSES
+from workbench.slots import COURSE_NEEDS, NEEDS
 from workbench.trl.table import Verdict
 from workbench.utils.validation import instance_of, one_of, whole_number
 
@@ -41,7 +41,7 @@ DEFAULTS = {field.name: field.default for field in fields(GRPOConfig)}
 # What slots may need and this trainer has: everything but the policy's hidden states, steps of a
 # size that the selector chooses, since TRL's own settings say how large a step is, and a say in
 # where its own sampling starts and stops.
-PROVIDES = NEEDS.keys() - {"prompt_states", "mini_batch"} - OF_COURSES
+PROVIDES = NEEDS.keys() - {"prompt_states", "mini_batch"} - COURSE_NEEDS
 
 
 def last_checkpoint(folder: Any) -> str:

@@ -13,7 +13,7 @@ from workbench.adapters import check_fits
 from workbench.methods import Method
 from workbench.objectives import Objective
 from workbench.rules.advantages import GroupNormalized
-from workbench.slots import NEEDS, OF_COURSES
+from workbench.slots import COURSE_NEEDS, NEEDS
 from workbench.utils.descriptions import describe
 from workbench.utils.validation import brief, instance_of, is_number, unknown_argument, whole_number
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 # problems, which is the data loader's, steps of a size that the selector chooses, since verl's own
 # keys say how large a step is, the policy's hidden states, and a say in where its own sampling
 # starts and stops. `check` has further limits.
-PROVIDES = NEEDS.keys() - {"problem_choice", "levels", "mini_batch", "prompt_states"} - OF_COURSES
+PROVIDES = NEEDS.keys() - {"problem_choice", "levels", "mini_batch", "prompt_states"} - COURSE_NEEDS
 # Of these, what takes a pass of verl's training model while its inference servers are awake.
 MODEL_PASS = frozenset({"current_logprobs", "entropy", "token_entropy"})
 
