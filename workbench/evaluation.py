@@ -107,14 +107,16 @@ def answers(
 
 
 @contextmanager
-def _sharing_prefixes(policy: Policy) -> Iterator[None]:
+def _sharing_prefixes(policy: Any) -> Iterator[None]:
     """Let a policy compute equal beginnings of responses once, if it is one that can.
 
     What an evaluation costs is no part of any comparison, so only its result counts here.
     """
-    before = policy.share_prefixes
-    policy.share_prefixes = True
+    before = getattr(policy, "share_prefixes", None)
+    if before is not None:
+        policy.share_prefixes = True
     try:
         yield
     finally:
-        policy.share_prefixes = before
+        if before is not None:
+            policy.share_prefixes = before

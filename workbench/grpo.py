@@ -89,7 +89,7 @@ def grpo_step(
     Parameters
     ----------
     policy : Policy
-        Any of `workbench.policies`, or an object with the same attributes and methods.
+        Any of `workbench.policies`, or an object with the same methods.
     optimizer : torch.optim.Optimizer
         Over `policy.parameters()`.
     rollouts : Rollouts (R rows)
@@ -182,7 +182,7 @@ class Step:
         self, optimizer: torch.optim.Optimizer, micro_tokens: int, max_grad_norm: float
     ) -> StepStats:
         """Compute the gradient in micro-batches, and let the optimizer step."""
-        with torch_threads(self.policy.threads):
+        with torch_threads(getattr(self.policy, "threads", None)):
             policy, rollouts = self.policy, self.rollouts
             size = len(rollouts)
             # Zeros rather than None: a step without any gradient then still moves by Adam's

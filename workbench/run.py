@@ -534,7 +534,7 @@ def _begin(run: Run) -> OpenRun:
         if isinstance(pool, Pool):
             policy.check_prompts(pool)
     # On the threads that the policy computes on.
-    with torch_threads(policy.threads):
+    with torch_threads(getattr(policy, "threads", None)):
         manifest = {
             "format": FORMAT,
             **run.configuration(),

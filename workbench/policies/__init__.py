@@ -145,9 +145,6 @@ class Policy(Protocol):
     samples_apart : bool
         Whether another program than the trainer samples, so that the log-probabilities of
         `generate` are not quite those of the trainer.
-    share_prefixes : bool
-        Whether the tokens that several responses to a prompt begin with are computed once for all
-        of them, see `TrainableModel`. A policy that cannot do so does not read it.
     """
 
     name: str
@@ -155,15 +152,10 @@ class Policy(Protocol):
     model: Any
     layout: str
     samples_apart: bool
-    share_prefixes: bool
 
     @property
     def device(self) -> Any:
         """Where the model lies."""
-
-    @property
-    def threads(self) -> int | None:
-        """Threads of torch while the policy computes; None for those that torch has."""
 
     def check_prompts(self, problems: Iterable[Problem]) -> None:
         """Raise ValueError for a problem whose prompt the tokenizer cannot express."""

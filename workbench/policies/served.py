@@ -350,8 +350,6 @@ class ServedPolicy:
     samples_apart = False
     limit = "max_tokens"  # what the server calls the length of the longest response
     layout = "padded"
-    threads = None
-    share_prefixes = False
     model = None
     parameter_count = 0
     device = torch.device("cpu")
