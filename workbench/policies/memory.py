@@ -334,7 +334,7 @@ def out_of_memory(error: BaseException, lab: Any, training: Any) -> str | None:
             "...` says what fits"
         )
     policy, phase = training.policy, training.phase
-    engine = getattr(policy, "engine", None)
+    engine: Any = getattr(policy, "engine", None)
     share = getattr(engine, "share", None)
     lower = []
     if phase == "update":

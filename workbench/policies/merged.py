@@ -141,9 +141,10 @@ class MergedDecoder:
         seen = earlier & (mask.bool()[:, None] | torch.eye(length, dtype=torch.bool))
         seen = torch.nn.functional.pad(seen, (before, 0), value=True)
         states = embedding(ids.flatten(), self.embedding).float()
-        for layer, keys, values in zip(self.layers, self.keys, self.values):
-            used = (part[:rows, :, :places] for part in (keys, values))
-            states = layer.begin(states, *used, angles, seen[:, None])
+        keys = self.keys[:, :rows, :, :places]
+        values = self.values[:, :rows, :, :places]
+        for layer, its_keys, its_values in zip(self.layers, keys, values):
+            states = layer.begin(states, its_keys, its_values, angles, seen[:, None])
         return states
 
     def spread(self, rows: np.ndarray) -> None:
