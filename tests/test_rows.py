@@ -116,6 +116,31 @@ def test_the_verifier_of_the_lab_decides_which_answers_are_usable():
     assert len(from_rows(ROWS, verifier=Always())) == 2
 
 
+def test_a_check_that_has_not_ended_is_no_fault_of_the_answer(monkeypatch):
+    """It used to be refused as an answer that Math cannot use, with the advice to change it."""
+    late = Scores.of(["ok", "timeout"])
+    monkeypatch.setattr(wb.verifiers.Math, "judge", lambda self, responses, answers: late)
+    with pytest.raises(ValueError, match=r"row 1: .*longer than the .* deadline.*deadline=60"):
+        from_rows(ROWS)
+
+
+def test_a_verifier_of_ones_own_that_fails_on_an_answer_is_named():
+    class Keyed(wb.verifiers.Verifier):
+        def judge(self, responses, answers):
+            return Scores.of([{"2": "ok"}[answer] for answer in answers])
+
+    class Plain:
+        def score(self, responses, answers):
+            return [1.0] * len(answers)
+
+    with pytest.raises(ValueError, match=r"row 1: .*Keyed.score raised KeyError \('4'\)"):
+        from_rows(ROWS, verifier=Keyed())
+    with pytest.raises(ValueError, match=r"Plain.score returned \[1.0\]; Scores"):
+        from_rows(ROWS, verifier=Plain())
+    with pytest.raises(ValueError, match=r"own-verifier\.md"):
+        from_rows(ROWS, verifier=lambda responses, answers: [True] * len(answers))
+
+
 LETTERS = [{"prompt": f"{n}: A or B?", "answer": letter} for n, letter in enumerate("ABBA")]
 TESTS = json.dumps({"asserts": "assert double(3) == 6"})
 
