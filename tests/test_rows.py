@@ -64,6 +64,7 @@ THIRD = {"prompt": "3+3=", "answer": "6"}
         ([ROWS[0], ["1+1=", "2"]], "row 1"),
         ([{"promt": "1+1=", "answer": "2"}], "row 0 .*'prompt'.*mean 'promt'"),
         ([*ROWS, {"prompt": "3+3="}], "row 2 .*'answer'"),
+        ([{"question": "1+1=", "answer": "2"}], "row 0 .*'question', .*; prompt= names another"),
         ([*ROWS, THIRD | {"prompt": "  "}], "row 2: the prompt"),
         ([*ROWS, THIRD | {"prompt": None}], "row 2: the prompt"),
         ([*ROWS, THIRD | {"answer": None}], "row 2: the answer"),
@@ -99,6 +100,13 @@ def test_bad_options_of_rows(options, named):
     ]
     with pytest.raises(ValueError, match=named):
         from_rows(rows, **options)
+
+
+def test_json_lines_in_a_file_of_json_are_told_where_they_belong(tmp_path):
+    path = tmp_path / "train.json"
+    path.write_text("\n".join(map(json.dumps, ROWS)))
+    with pytest.raises(ValueError, match=r"train.json.*belong in a \.jsonl file \(Extra data"):
+        from_file(path)
 
 
 def test_repeated_problems_are_dropped_on_request():

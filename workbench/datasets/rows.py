@@ -190,9 +190,14 @@ def _of_json_lines(path: Path) -> list[Any]:
 
 
 def _of_json(path: Path) -> list[Any]:
-    rows = json.loads(path.read_text(ENCODING), parse_float=_decimal)
+    why = "a list of objects is needed; JSON lines belong in a .jsonl file"
+    text = path.read_text(ENCODING)
+    try:
+        rows = json.loads(text, parse_float=_decimal)
+    except ValueError as error:
+        raise ValueError(f"{why} ({error})") from None
     if not isinstance(rows, list):
-        raise ValueError("a list of objects is needed; JSON lines belong in a .jsonl file")
+        raise ValueError(why)
     return rows
 
 
@@ -267,11 +272,13 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
     """The problem of a row; `where` names the row in messages."""
     if not isinstance(row, Mapping):
         raise ValueError(f"{where} is {brief(row)}; a dict is needed")
-    for column in columns.values():
+    for argument, column in columns.items():
         if column is not None and column not in row:
             there = ", ".join(map(repr, row))
-            hint = did_you_mean(column, row)
-            raise ValueError(f"{where} has no column {column!r}; there are {there}{hint}")
+            raise ValueError(
+                f"{where} has no column {column!r}; there are {there}; {argument}= names another "
+                f"one{did_you_mean(column, row)}"
+            )
 
     def refused(column: str, needed: str) -> ValueError:
         name = columns[column]
