@@ -203,6 +203,19 @@ def test_an_offline_run_of_wandb(tmp_path):
     assert "it has no end" in logs(cut)[0].notes[0]
 
 
+def test_json_lines_may_hold_a_byte_order_mark_and_every_character(tmp_path):
+    """verl dumps responses as they are: a model may write a separator of lines of Unicode."""
+    for arm in "ab":
+        (tmp_path / arm).mkdir()
+        for step in (1, 2):
+            row = {"output": "one\u2028two\x85three", "score": step / 2}
+            text = json.dumps(row, ensure_ascii=False) + "\r\n"
+            (tmp_path / arm / f"{step}.jsonl").write_text(text * 2, "utf-8-sig", newline="")
+    found = wb.compare([tmp_path / "a", tmp_path / "b"])
+    assert found.y == "score"
+    assert found.curves["a"][0].scores.tolist() == [0.5, 1.0]
+
+
 @pytest.mark.parametrize("kind", ["csv", "tsv", "json", "jsonl", "parquet"])
 def test_tables_of_step_and_value(tmp_path, kind):
     table = pd.DataFrame({"global_step": [1, 2, 3], "eval/accuracy": [0.1, 0.2, 0.3]})

@@ -64,6 +64,7 @@ THIRD = {"prompt": "3+3=", "answer": "6"}
         ([ROWS[0], ["1+1=", "2"]], "row 1"),
         ([{"promt": "1+1=", "answer": "2"}], "row 0 .*'prompt'.*mean 'promt'"),
         ([*ROWS, {"prompt": "3+3="}], "row 2 .*'answer'"),
+        ([{"question": "1+1=", "answer": "2"}], "row 0 .*'question', .*; prompt= names another"),
         ([*ROWS, THIRD | {"prompt": "  "}], "row 2: the prompt"),
         ([*ROWS, THIRD | {"prompt": None}], "row 2: the prompt"),
         ([*ROWS, THIRD | {"answer": None}], "row 2: the answer"),
@@ -101,6 +102,13 @@ def test_bad_options_of_rows(options, named):
         from_rows(rows, **options)
 
 
+def test_json_lines_in_a_file_of_json_are_told_where_they_belong(tmp_path):
+    path = tmp_path / "train.json"
+    path.write_text("\n".join(map(json.dumps, ROWS)))
+    with pytest.raises(ValueError, match=r"train.json.*belong in a \.jsonl file \(Extra data"):
+        from_file(path)
+
+
 def test_repeated_problems_are_dropped_on_request():
     assert len(from_rows([*ROWS, ROWS[0]], repeated="drop")) == 2
 
@@ -114,6 +122,31 @@ def test_the_verifier_of_the_lab_decides_which_answers_are_usable():
     assert letters.checked_for == "Choice"
     assert from_rows(ROWS).checked_for == "Math"
     assert len(from_rows(ROWS, verifier=Always())) == 2
+
+
+def test_a_check_that_has_not_ended_is_no_fault_of_the_answer(monkeypatch):
+    """It used to be refused as an answer that Math cannot use, with the advice to change it."""
+    late = Scores.of(["ok", "timeout"])
+    monkeypatch.setattr(wb.verifiers.Math, "judge", lambda self, responses, answers: late)
+    with pytest.raises(ValueError, match=r"row 1: .*longer than the .* deadline.*deadline=60"):
+        from_rows(ROWS)
+
+
+def test_a_verifier_of_ones_own_that_fails_on_an_answer_is_named():
+    class Keyed(wb.verifiers.Verifier):
+        def judge(self, responses, answers):
+            return Scores.of([{"2": "ok"}[answer] for answer in answers])
+
+    class Plain:
+        def score(self, responses, answers):
+            return [1.0] * len(answers)
+
+    with pytest.raises(ValueError, match=r"row 1: .*Keyed.score raised KeyError \('4'\)"):
+        from_rows(ROWS, verifier=Keyed())
+    with pytest.raises(ValueError, match=r"Plain.score returned \[1.0\]; Scores"):
+        from_rows(ROWS, verifier=Plain())
+    with pytest.raises(ValueError, match=r"own-verifier\.md"):
+        from_rows(ROWS, verifier=lambda responses, answers: [True] * len(answers))
 
 
 LETTERS = [{"prompt": f"{n}: A or B?", "answer": letter} for n, letter in enumerate("ABBA")]

@@ -781,7 +781,7 @@ def _check_reward(parts: Any) -> None:
         if not (is_part and is_number(part.weight)):
             raise ValueError(
                 f"reward: {brief(part)} is no part like Correct(): an object that can be called, "
-                "with a name and a numeric weight, is needed"
+                "with a name and a numeric weight, is needed (docs/guides/own-verifier.md)"
             )
     if len({part.name for part in parts}) < len(parts):
         raise ValueError(f"reward={brief(parts)}: no two parts of the same name are allowed")

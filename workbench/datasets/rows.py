@@ -13,6 +13,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from workbench.datasets.readers import check_place
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.validation import (
@@ -24,7 +26,7 @@ from workbench.utils.validation import (
     one_of,
 )
 from workbench.verifiers import Choice, Code, Math
-from workbench.verifiers.base import check_verifier
+from workbench.verifiers.base import check_verifier, checked_scores
 from workbench.verifiers.code import read_tests
 
 Row = Mapping[str, Any]
@@ -40,6 +42,11 @@ EATEN = re.compile(
     r"|\n(?=eq?\b|u\b|ot|abla)"
 )
 WORDS = re.compile(r"(?i)(?=.*[a-z]{4}|.*\b(?:yes|no)\b)[a-z]+(?:[\s'-]+[a-z]+)*")
+# What is said of an answer that may be fine, but whose check has not ended.
+LATE = (
+    "its check took longer than the verifier's deadline, as it may on a busy machine; try again, "
+    "or with a longer one, such as verifier=verifiers.Math(deadline=60)"
+)
 
 
 def from_rows(
@@ -183,9 +190,14 @@ def _of_json_lines(path: Path) -> list[Any]:
 
 
 def _of_json(path: Path) -> list[Any]:
-    rows = json.loads(path.read_text(ENCODING), parse_float=_decimal)
+    why = "a list of objects is needed; JSON lines belong in a .jsonl file"
+    text = path.read_text(ENCODING)
+    try:
+        rows = json.loads(text, parse_float=_decimal)
+    except ValueError as error:
+        raise ValueError(f"{why} ({error})") from None
     if not isinstance(rows, list):
-        raise ValueError("a list of objects is needed; JSON lines belong in a .jsonl file")
+        raise ValueError(why)
     return rows
 
 
@@ -260,11 +272,13 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
     """The problem of a row; `where` names the row in messages."""
     if not isinstance(row, Mapping):
         raise ValueError(f"{where} is {brief(row)}; a dict is needed")
-    for column in columns.values():
+    for argument, column in columns.items():
         if column is not None and column not in row:
             there = ", ".join(map(repr, row))
-            hint = did_you_mean(column, row)
-            raise ValueError(f"{where} has no column {column!r}; there are {there}{hint}")
+            raise ValueError(
+                f"{where} has no column {column!r}; there are {there}; {argument}= names another "
+                f"one{did_you_mean(column, row)}"
+            )
 
     def refused(column: str, needed: str) -> ValueError:
         name = columns[column]
@@ -356,7 +370,9 @@ def _check_usable(
         responses = [f"\\boxed{{{problem.answer}}}" for problem in problems]
         to_be_met = own and isinstance(verifier, Math | Choice)
         unmet = not_right(responses, [problem.answer for problem in problems], verifier)
-        unusable = {problems[i]: said for i, said in unmet.items() if said or to_be_met}
+        unusable = {
+            problems[i]: said for i, said in unmet.items() if to_be_met or said not in ("", LATE)
+        }
     if unusable:
         # The verifier that most answers fit.
         ((form, _),) = Counter(forms).most_common(1)
@@ -392,11 +408,14 @@ def not_right(responses: Sequence[str], answers: Sequence[str], verifier: Any) -
     says of an answer that it cannot use, else nothing}.
     """
     try:
-        rewards = verifier.score(responses, answers).reward
+        scores = checked_scores(verifier, responses, answers)
     except ValueError as error:
         if len(answers) == 1:
             return {0: str(error)}
         # Asked for one at a time, since the first answer that cannot be used raises.
         alone = [not_right([r], [a], verifier) for r, a in zip(responses, answers)]
         return {place: found[0] for place, found in enumerate(alone) if found}
-    return {place: "" for place, reward in enumerate(rewards) if reward != 1}
+    return {
+        place: LATE if scores.status[place] == "timeout" else ""
+        for place in np.flatnonzero(scores.reward != 1).tolist()
+    }

@@ -79,7 +79,7 @@ def check_verifier(verifier: Any) -> None:
     if isinstance(verifier, type) or not callable(getattr(verifier, "score", None)):
         raise ValueError(
             f"verifier={brief(verifier)}: an object with score() is needed, such as "
-            "verifiers.Math()"
+            "verifiers.Math(), or one of a class of yours (docs/guides/own-verifier.md)"
         )
 
 

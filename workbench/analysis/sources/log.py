@@ -66,7 +66,8 @@ def json_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
     A program that is writing, or was killed, leaves the last line unfinished. It is left out.
     """
-    lines = path.read_text(encoding="utf-8").splitlines()
+    # Not by `splitlines`: a response may hold other characters that separate lines.
+    lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
     rows: list[dict[str, Any]] = []
     notes = []
     for number, line in enumerate(lines, 1):
