@@ -59,7 +59,12 @@ def evaluate(
     whole_number("k", k, 1)
     if not problems:
         raise ValueError("problems=[]: there is nothing to evaluate")
-    sampled, right = answers(policy, problems, verifier, k, sampling, seed)
+    with at_rest(policy):
+        sampled, right = answers(policy, problems, verifier, k, sampling, seed)
+        if greedy:
+            # One response says it all, since greedy decoding draws nothing.
+            most_likely = replace(sampling, temperature=0.0)
+            _, likely_right = answers(policy, problems, verifier, 1, most_likely, seed)
 
     # `generate` returns the rollouts in the order of the problems, k of each.
     def by_problem(column: Any) -> np.ndarray:
@@ -76,9 +81,7 @@ def evaluate(
         }
     )
     if greedy:
-        # One response says it all, since greedy decoding draws nothing.
-        most_likely = replace(sampling, temperature=0.0)
-        _, frame["greedy"] = answers(policy, problems, verifier, 1, most_likely, seed)
+        frame["greedy"] = likely_right
     return frame
 
 
@@ -94,8 +97,7 @@ def answers(
     # The seed depends on the problem and not on its place in the list, so a problem meets the same
     # draws in any set of problems.
     seeds = [derive(seed, "evaluate", problem.id) for problem in problems]
-    with _sharing_prefixes(policy):
-        rollouts = policy.generate(problems, np.full(len(problems), k), sampling, seeds)
+    rollouts = policy.generate(problems, np.full(len(problems), k), sampling, seeds)
     scores = checked_scores(verifier, list(rollouts.text), list(rollouts.answer))
     if (scores.status == GRADED).any():
         raise ValueError(
@@ -107,16 +109,18 @@ def answers(
 
 
 @contextmanager
-def _sharing_prefixes(policy: Any) -> Iterator[None]:
-    """Let a policy compute equal beginnings of responses once, if it is one that can.
+def at_rest(policy: Any) -> Iterator[None]:
+    """Let a policy compute once what responses have in common, if it is one that can.
 
-    What an evaluation costs is no part of any comparison, so only its result counts here.
+    Its weights stay as they are in the meantime. What an evaluation costs is no part of any
+    comparison, so only its result counts here.
     """
-    before = getattr(policy, "share_prefixes", None)
-    if before is not None:
-        policy.share_prefixes = True
+    settings = {"share_prefixes": True, "prompts_kept": {}}
+    before = {name: getattr(policy, name) for name in settings if hasattr(policy, name)}
+    for name in before:
+        setattr(policy, name, settings[name])
     try:
         yield
     finally:
-        if before is not None:
-            policy.share_prefixes = before
+        for name, value in before.items():
+            setattr(policy, name, value)

@@ -37,6 +37,7 @@ from workbench.policies.merged import MergedDecoder, supports
 from workbench.policies.trainable import TrainableModel, on_its_threads
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
+from workbench.utils.machine import keep_freed_memory
 from workbench.utils.validation import brief, cause_of, one_of, whole_number
 from workbench.verifiers.boxes import opened_thought
 
@@ -68,6 +69,13 @@ class TransformersPolicy(TrainableModel):
 
     samples_apart = False
     """Whether another program than the trainer samples; an engine does."""
+
+    prompts_kept: dict[Any, Any] | None = None
+    """The last prompts, as the merged decoder took them in; None keeps none.
+
+    An evaluation asks twice for responses to the same prompts. It keeps them in between, and only
+    then, since they hold no longer once the weights change.
+    """
 
     def __init__(
         self,
@@ -162,6 +170,8 @@ class TransformersPolicy(TrainableModel):
             finite, with their file.
         """
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if device == "cpu":
+            keep_freed_memory()
         one_of("dtype", dtype, BYTES)
         template = options.get("template", "{prompt}")
         config, tokenizer = checks.load_configuration(path, revision, template)
@@ -324,8 +334,18 @@ class TransformersPolicy(TrainableModel):
 
     def _prefill(self, prompts: Ragged, kind: Any) -> tuple[Any, torch.Tensor]:
         """A decoder that holds the prompts (P rows), and the logits (P, V) of the next tokens."""
-        decoder = kind(self)
-        return decoder, decoder.begin(*self._left_padded(prompts))
+        ids, mask = self._left_padded(prompts)
+        if self.prompts_kept is None or kind is not MergedDecoder:
+            decoder = kind(self)
+            return decoder, decoder.begin(ids, mask)
+        # Rows are spread from the kept decoder into memory of their own, so that it stays as it is.
+        key = (ids.numpy().tobytes(), mask.numpy().tobytes())
+        if key not in self.prompts_kept:
+            decoder = kind(self)
+            self.prompts_kept.clear()
+            self.prompts_kept[key] = decoder, decoder.begin(ids, mask)
+        decoder, logits = self.prompts_kept[key]
+        return copy.copy(decoder), logits.clone()
 
     def _left_padded(self, texts: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids and mask, with the newest token of every row in the last column."""

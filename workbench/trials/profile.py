@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workbench.evaluation import answers
+from workbench.evaluation import answers, at_rest
 from workbench.labs import Lab
 from workbench.methods import Method
 from workbench.pools import Pool, Problem
@@ -367,7 +367,10 @@ def _sample(lab: Lab, asked: list[Problem], samples: int, seed: int, folder: Pat
             path = folder / f"{start // BATCH:06d}.parquet"
             if not path.exists():
                 policy = policy or lab.make_policy()
-                rollouts, right = answers(policy, batch, lab.verifier, samples, lab.sampling, seed)
+                with at_rest(policy):
+                    rollouts, right = answers(
+                        policy, batch, lab.verifier, samples, lab.sampling, seed
+                    )
                 frame = rollouts.frame()[["problem", "truncated", "text", "length", "draw"]]
                 files.write(path, content_of(pa.Table.from_pandas(frame.assign(correct=right))))
             bar.update(len(batch))
