@@ -452,7 +452,7 @@ def transformers(
     if config.engine == "vllm":
         checks.check_temperature(config.sampling)
         device = checks.check_gpu(device, "engine='vllm'")
-        checks.check_vllm(device)
+        checks.check_packages("vllm")
         vllm = {
             "max_length": config.max_length,
             "gpu_memory_utilization": config.gpu_memory_utilization,
