@@ -195,7 +195,7 @@ def test_dynamic_sampling_with_knapsack_learns_from_all_draws():
         assert requests[0] != [6] * 4
     assert log[0][1]["success_rate_known"] == 0
     assert log[1][1]["success_rate_known"] == 1
-    assert sorted(allocator.state_dict()["memory"]["ids"]) == list("abcdefgh")
+    assert sorted(allocator.state_dict()["learner"]["recent"]) == list("abcdefgh")
     again = DynamicSampling(max_draws=2, within=Knapsack(n=6))
     again.load_state_dict(allocator.state_dict())
     assert play(again, 1, noisy, start=4, pool=named(*"efgh")) == play(
@@ -359,12 +359,17 @@ def test_predictor_learns_from_every_draw_of_a_round():
     estimate(rates, "ab", here)
     estimate(rates, "cd", here)
     observe(rates, number=1, a="10", b="11", c="01", d="00")
-    assert rates.state_dict()["memory"]["outcomes"].tolist() == [[1, 2], [2, 2], [1, 2], [0, 2]]
+    assert rates.state_dict()["learner"]["known"]["outcomes"].tolist() == [
+        [1, 2],
+        [2, 2],
+        [1, 2],
+        [0, 2],
+    ]
     # What was asked about in a round that tried nothing of it is forgotten.
     estimate(rates, "ab", here)
     observe(rates, number=2, x="10")
     observe(rates, number=3, a="00", b="00")
-    assert len(rates.state_dict()["memory"]["outcomes"]) == 4
+    assert len(rates.state_dict()["learner"]["known"]["outcomes"]) == 4
 
 
 def test_predictor_leaves_the_global_generators_alone():
@@ -463,8 +468,8 @@ def test_two_allocators_share_no_memory():
     first = Knapsack()
     second = Knapsack()
     play(first, 2, noisy)
-    assert second.state_dict()["memory"]["ids"] == []
-    assert len(first.state_dict()["memory"]["ids"]) == 4
+    assert second.state_dict()["learner"]["recent"] == {}
+    assert len(first.state_dict()["learner"]["recent"]) == 4
     assert _text(copy.deepcopy(first).state_dict()) == _text(first.state_dict())
 
 

@@ -304,11 +304,11 @@ class TestWhatSlotsLearnTogether:
         method = wb.methods.knapsack(4).but(replay=CorrectResponses())
         run = wb.Run(small_lab(pool=16), method, out=tmp_path, **SMALL)
         go(run, 1)
-        assert run.method.allocator.rates.state_dict()["memory"]["ids"]
+        assert run.method.allocator.rates.state_dict()["learner"]["recent"]
         assert run.method.replay.stored is not None
         clone = run.method.clone()
         assert clone == method
-        assert clone.allocator.rates.state_dict()["memory"]["ids"] == []
+        assert clone.allocator.rates.state_dict()["learner"]["recent"] == {}
         assert clone.replay.stored is None
 
     def test_a_run_leaves_the_method_that_it_was_given_alone(self, tmp_path):

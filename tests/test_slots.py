@@ -20,7 +20,7 @@ from workbench.rules.curricula import ShuffledEpochs
 from workbench.rules.replay import Buffer, CorrectResponses
 from workbench.rules.scheduler import Scheduler
 from workbench.rules.selectors import All, MaxVariance
-from workbench.rules.success_rates import Posteriors
+from workbench.rules.success_rates import History, Posteriors, Predictor
 from workbench.slots import NEEDS, More, PerProblem, Selection, Slot
 from workbench.utils.bounds import Count, Share
 from workbench.utils.descriptions import compose, describe
@@ -109,7 +109,7 @@ for name in (*methods.PAPERS, *methods.MORE_PAPERS):
             VALUES[slot].append(value)
 EVERY = [pytest.param(slot, value, id=compose(value)) for slot in VALUES for value in VALUES[slot]]
 # Estimates of success rates learn like slot values, and stand inside allocators.
-ESTIMATES = (SuccessRates, Posteriors, Signals)
+ESTIMATES = (SuccessRates, History, Predictor, Posteriors, Signals)
 
 
 def leaves(kind):
@@ -202,11 +202,11 @@ def test_a_wrapped_allocator_learns_and_is_cloned_with_its_wrapper(kind):
     wrapper = DynamicSampling(within=Knapsack(rates=SuccessRates(kind)))
     rollouts = Rollouts(problem=["a", "a"], correct=[True, False])
     wrapper.feedback(rollouts, Context())
-    assert wrapper.within.state_dict()["memory"]["ids"] == ["a"]
-    assert wrapper.state_dict()["memory"]["ids"] == ["a"]
+    assert wrapper.within.state_dict()["learner"]["recent"].keys() == {"a"}
+    assert wrapper.state_dict()["learner"]["recent"].keys() == {"a"}
     clone = wrapper.clone()
     assert clone.within is not wrapper.within
-    assert clone.state_dict()["memory"]["ids"] == []
+    assert clone.state_dict()["learner"]["recent"] == {}
 
 
 # The base class

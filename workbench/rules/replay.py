@@ -43,17 +43,13 @@ class Stored(Slot):
     def state_dict(self) -> dict[str, Any]:
         """The stored rollouts, unless they come from a file, and what else was learnt."""
         table = {} if self.stored is None or self.path is not None else _to_state(self.stored)
-        further = super().state_dict()
-        return {"table": table, **further} if further else table
+        return {"table": table, **super().state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned."""
-        further = dict(state)
-        table = further.pop("table") if self._saved() else state
+        super().load_state_dict(state)
         if self.path is None:
-            self.stored = _from_state(table) if table else None
-        if self._saved():
-            super().load_state_dict(further)
+            self.stored = _from_state(state["table"]) if state["table"] else None
 
 
 class RightAnswers(Stored):
@@ -75,14 +71,9 @@ class RightAnswers(Stored):
         """ValueError for answers of a file that this run could not have sampled."""
         stored, most = self.stored, lab.sampling.max_new_tokens
         assert stored is not None
-        columns = [c.values if isinstance(c, Ragged) else c for _, c in stored.items()]
-        # Beyond float32 a number is infinite where it meets a tensor.
-        with np.errstate(over="ignore"):
-            floats = [column.astype(np.float32) for column in columns if column.dtype.kind == "f"]
         vocabulary = getattr(getattr(policy.model, "config", None), "vocab_size", np.inf)
         tokens = np.concatenate([stored.prompt.values, stored.response.values])
         odd = (stored.lengths < 1) | (stored.lengths > most)
-        missing = stored.old_logprobs.lengths != stored.lengths
         rows_of = self.rows_by_problem()
         pool = lab.problems if isinstance(lab.problems, Pool) else ()
         known = [problem for problem in pool if problem.id in rows_of]
@@ -93,10 +84,8 @@ class RightAnswers(Stored):
             for row in rows_of[problem.id]
         ]
         wrong = {
-            "a number is not finite": not all(np.isfinite(column).all() for column in floats),
             "a token is none of the model's": ((tokens < 0) | (tokens >= vocabulary)).any(),
             f"an answer has no token or over {most}": odd.any(),
-            "a token has no log-probability": missing.any() and stored.old_logprobs.lengths.any(),
             "a prompt or a gold answer is another": any(others),
         }
         for reason in [reason for reason, is_so in wrong.items() if is_so]:

@@ -113,15 +113,15 @@ class SuccessRates(Slot):
     learning_rate: Positive = 3e-3
     steps: Count = 20
     memory: Count = 1024
-    learner: Any = state_field(saved=False)
+    learner: Any = state_field()
     asked: dict = state_field(dict, saved=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kind == "predictor":
-            self.learner = Predictor(self)
-        elif self.kind != "fresh":
-            self.learner = History(self)
+            self.learner = Predictor(self.hidden, self.learning_rate, self.steps, self.memory)
+        else:
+            self.learner = History(self.kind, self.window, self.a, self.b)
 
     @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
@@ -138,16 +138,15 @@ class SuccessRates(Slot):
         self, problems: Problems, context: Context
     ) -> Generator[np.ndarray, Rollouts, np.ndarray]:
         """For an allocator to `yield from`: asks for probes if needed, and returns rates (P,)."""
+        ids = [problem.id for problem in problems]
         if self.kind == "fresh":
             rollouts = yield np.full(len(problems), self.probe, dtype=np.int64)
-            correct, tries = tally([problem.id for problem in problems], rollouts)
-            return self._ask(problems, _ratio(correct, tries))
-        return self._ask(problems, self.learner.estimate(problems, context))
-
-    def _ask(self, problems: Problems, rates: np.ndarray) -> np.ndarray:
-        """Note the estimates (P,) of a round, for `feedback` to compare with the outcomes."""
+            rates = _ratio(*tally(ids, rollouts))
+        else:
+            rates = self.learner.estimate(problems, context)
+        # For `feedback`, which compares the estimates with the outcomes.
         self.asked = {
-            "ids": [problem.id for problem in problems],
+            "ids": ids,
             "rates": rates,
             "error": np.nan,
             "known": float(np.mean(~np.isnan(rates))),
@@ -179,30 +178,20 @@ class SuccessRates(Slot):
             # Over the problems that have both, the others are NaN.
             error = np.abs(self.asked["rates"] - observed)
             self.asked["error"] = np.nan if np.isnan(error).all() else float(np.nanmean(error))
-        if self.learner is not None:
-            self.learner.observe(rollouts, context)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The memory."""
-        memory = {} if self.learner is None else self.learner.state_dict()
-        return {**super().state_dict(), "kind": self.kind, "memory": memory}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the memory."""
-        super().load_state_dict(state)
-        self.asked = {}
-        if self.learner is not None:
-            self.learner.load_state_dict(state["memory"])
+        self.learner.observe(rollouts, context)
 
 
-class History:
+@dataclass
+class History(Slot):
     """Past outcomes by problem id: the last `window` of each problem, and its latest epoch."""
 
-    def __init__(self, config: SuccessRates) -> None:
-        self.config = config
-        self.recent: dict[str, list[bool]] = {}
-        # The latest epoch of a problem, and its correct and all rollouts in that epoch.
-        self.latest: dict[str, list[int]] = {}
+    kind: str
+    window: int
+    a: float
+    b: float
+    recent: dict[str, list[bool]] = state_field(dict)
+    # The latest epoch of a problem, and its correct and all rollouts in that epoch.
+    latest: dict[str, list[int]] = state_field(dict)
 
     def estimate(self, problems: Problems, context: Context) -> np.ndarray:
         """Rates (P,) float64, NaN for an unknown id."""
@@ -212,11 +201,11 @@ class History:
         # An unknown problem stays NaN even under a prior, so that its allocator can tell.
         if problem not in self.recent:
             return np.nan
-        if self.config.kind == "epoch":
+        if self.kind == "epoch":
             _, correct, tries = self.latest[problem]
             return correct / tries
         outcomes = self.recent[problem]
-        a, b = (self.config.a, self.config.b) if self.config.kind == "beta" else (0, 0)
+        a, b = (self.a, self.b) if self.kind == "beta" else (0, 0)
         return (sum(outcomes) + a) / (len(outcomes) + a + b)
 
     def observe(self, rollouts: Rollouts, context: Context) -> None:
@@ -226,37 +215,28 @@ class History:
         ends = np.cumsum(np.bincount(group))
         for key, newest in zip(keys.tolist(), np.split(outcomes, ends)):
             both = [*self.recent.get(key, ()), *newest.tolist()]
-            self.recent[key] = both[-self.config.window :]
+            self.recent[key] = both[-self.window :]
             epoch, correct, tries = self.latest.get(key, (context.epoch, 0, 0))
             # The latest epoch counts from 0 again when a problem comes for the first time in it.
             if epoch != context.epoch:
                 correct = tries = 0
             self.latest[key] = [context.epoch, correct + int(newest.sum()), tries + len(newest)]
 
-    def state_dict(self) -> dict[str, Any]:
-        """The ids, and lists with one entry for each."""
-        recent, latest = map(list, (self.recent.values(), self.latest.values()))
-        return {"ids": list(self.recent), "recent": recent, "latest": latest}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set what `state_dict` returned."""
-        self.recent = dict(zip(state["ids"], state["recent"]))
-        self.latest = dict(zip(state["ids"], state["latest"]))
-
-
-class Predictor:
+@dataclass
+class Predictor(Slot):
     """Hidden state of a prompt -> ReLU layer -> success rate, fitted to all observed rollouts.
 
     What is `known` are its weights, and the states and the outcomes (correct, tries) that they were
     fitted to; nothing before the first round.
     """
 
-    WEIGHTS = ("w1", "b1", "w2", "b2")
-
-    def __init__(self, config: SuccessRates) -> None:
-        self.config = config
-        self.known: dict[str, np.ndarray] = {}
-        self.asked: dict[str, np.ndarray] = {}
+    hidden: int
+    learning_rate: float
+    steps: int
+    memory: int
+    known: dict[str, np.ndarray] = state_field(dict)
+    asked: dict[str, np.ndarray] = state_field(dict, saved=False)
 
     def estimate(self, problems: Problems, context: Context) -> np.ndarray:
         """Rates (P,) float64, NaN before the first round was observed."""
@@ -285,19 +265,18 @@ class Predictor:
             self.known = self._unfitted(states.shape[1], context)
         for name, newest in (("states", states), ("outcomes", outcomes)):
             everything = np.concatenate([self.known[name], newest])
-            self.known[name] = everything[-self.config.memory :]
+            self.known[name] = everything[-self.memory :]
         self._fit()
 
     def _unfitted(self, width: int, context: Context) -> dict[str, np.ndarray]:
         """The initial weights for states of a width, and no states and outcomes."""
         rng = generator(context.seed, "success-rates")
-        hidden = self.config.hidden
         return {
             # The scale keeps the variance through the ReLU. With zeros behind it, training starts
             # from the estimate 1/2 for every prompt.
-            "w1": rng.normal(0, np.sqrt(2 / width), (width, hidden)).astype(np.float32),
-            "b1": np.zeros(hidden, np.float32),
-            "w2": np.zeros(hidden, np.float32),
+            "w1": rng.normal(0, np.sqrt(2 / width), (width, self.hidden)).astype(np.float32),
+            "b1": np.zeros(self.hidden, np.float32),
+            "w2": np.zeros(self.hidden, np.float32),
             "b2": np.zeros((), np.float32),
             "states": np.zeros((0, width), np.float32),
             "outcomes": np.zeros((0, 2), np.float32),
@@ -309,10 +288,10 @@ class Predictor:
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         weights = {name: tensor.requires_grad_() for name, tensor in self._weights().items()}
-        optimizer = torch.optim.Adam(weights.values(), lr=self.config.learning_rate)
+        optimizer = torch.optim.Adam(weights.values(), lr=self.learning_rate)
         states = torch.from_numpy(self.known["states"])
         correct, tries = torch.from_numpy(self.known["outcomes"]).unbind(1)
-        for _ in range(self.config.steps):
+        for _ in range(self.steps):
             optimizer.zero_grad()
             logits = self._logits(weights, states)
             # Weighted so that every rollout counts alike, not every problem.
@@ -326,20 +305,12 @@ class Predictor:
     def _weights(self) -> dict[str, torch.Tensor]:
         import torch
 
-        return {name: torch.tensor(self.known[name]) for name in self.WEIGHTS}
+        return {name: torch.tensor(self.known[name]) for name in ("w1", "b1", "w2", "b2")}
 
     @staticmethod
     def _logits(weights: Mapping[str, torch.Tensor], states: torch.Tensor) -> torch.Tensor:
         hidden = (states @ weights["w1"] + weights["b1"]).relu()
         return hidden @ weights["w2"] + weights["b2"]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Weights and remembered observations; empty before the first."""
-        return dict(self.known)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set what `state_dict` returned."""
-        self.known = dict(state)
 
 
 @dataclass
