@@ -17,7 +17,6 @@ import numpy as np
 
 from workbench.pools import PoolExhausted
 from workbench.rules.success_rates import (
-    Posteriors,
     RemembersPosteriors,
     outcomes,
     outcomes_of_round,
@@ -170,12 +169,7 @@ class ByPosteriors(RemembersPosteriors, OverPool, OverEpochs):
     the shuffled epochs, and otherwise among the whole pool.
     """
 
-    posteriors: Posteriors = state_field()
-
     factor = 0
-
-    # No delegate, so that a checkpoint holds the place in the epoch beside the posteriors.
-    delegate = None
 
     def _candidates(self, pool: Pool, n: int, context: Context) -> Problems:
         """The next factor * n problems of the shuffled epochs, or all where the pool has fewer."""
@@ -183,10 +177,6 @@ class ByPosteriors(RemembersPosteriors, OverPool, OverEpochs):
             return super()._candidates(pool, n, context)
         # At least n are asked for, so that a pool without n left ends as it does for plain epochs.
         return self.order.choose(pool, max(n, min(self.factor * n, len(pool))), context)
-
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """The posteriors of the problems in the round are updated."""
-        self.posteriors.feedback(rollouts, context)
 
 
 @dataclass
