@@ -305,17 +305,17 @@ class TestWhatSlotsLearnTogether:
         run = wb.Run(small_lab(pool=16), method, out=tmp_path, **SMALL)
         go(run, 1)
         assert run.method.allocator.rates.state_dict()["learner"]["recent"]
-        assert run.method.replay.stored is not None
+        assert len(run.method.replay.stored)
         clone = run.method.clone()
         assert clone == method
         assert clone.allocator.rates.state_dict()["learner"]["recent"] == {}
-        assert clone.replay.stored is None
+        assert len(clone.replay.stored) == 0
 
     def test_a_run_leaves_the_method_that_it_was_given_alone(self, tmp_path):
         method = wb.methods.cbs(n=4, scope="buffer")
         go(wb.Run(small_lab(pool=16), method, out=tmp_path, **SMALL), 2)
         assert method.curriculum.cursor == 0
-        assert method.replay.stored is None
+        assert len(method.replay.stored) == 0
         assert method.selector.learner is None
 
     def test_state_of_a_method_with_other_slots_is_refused(self):

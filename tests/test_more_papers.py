@@ -1189,7 +1189,7 @@ def test_exgrpo_starts_with_success_and_retires_what_is_all_right(policy):
     slot = replay.Buckets(share=1.0, start=0.35)
     problem = Problem("a", "1+2=", "3")
     slot.feedback(answer(policy, problem, 1, 4), Context(round=1))
-    assert slot.stored is None  # one in four is below .35
+    assert len(slot.stored) == 0  # one in four is below .35
     slot.feedback(answer(policy, problem, 2, 4, number=2), Context(round=2))
     assert (len(slot.stored), slot.right) == (2, {"a": 2})
     fresh = answer(policy, problem, 0, 3, seed=3, number=3)
@@ -1219,7 +1219,7 @@ def test_exgrpo_replays_the_answer_that_the_policy_was_surest_of(policy):
     slot = replay.Buckets(share=1.0, start=0.5)
     problem = Problem("a", "1+2=", "3")
     slot.feedback(answer(policy, problem, 2, 4), Context(round=1))
-    assert slot.stored is None, "the share has to be above the start"
+    assert len(slot.stored) == 0, "the share has to be above the start"
     slot.feedback(answer(policy, problem, 3, 4, number=2), Context(round=2))
     fresh = answer(policy, problem, 0, 3, seed=3, number=3)
     for surest in range(3):

@@ -35,8 +35,7 @@ class Recent(wb.replay.CorrectResponses):
 
     def feedback(self, rollouts, context):
         super().feedback(rollouts, context)
-        if self.stored is not None:
-            self.stored = self.stored.take(self.stored.round > context.round - 2)
+        self.stored = self.stored.take(self.stored.round > context.round - 2)
 
 
 class ShorterHalf(Slot):

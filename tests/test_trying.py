@@ -187,8 +187,7 @@ class Loses(wb.replay.CorrectResponses):
 
     def load_state_dict(self, state):
         super().load_state_dict(state)
-        if self.stored is not None:
-            self.stored = self.stored.assign(reward=np.full(len(self.stored), 0.25))
+        self.stored = self.stored.assign(reward=np.full(len(self.stored), 0.25))
 
 
 BROKEN = [

@@ -344,6 +344,8 @@ class Rollouts:
         It depends on what is stored alone. What NumPy takes for a column of texts also depends on
         the longest text that the column once held, which is another one after a resume.
         """
+        if not len(self):
+            return 0
         total = 0
         for _, column in self.items():
             is_text = not isinstance(column, Ragged) and column.dtype.kind in "UO"
@@ -401,10 +403,14 @@ class Rollouts:
 
     @staticmethod
     def concat(parts: Iterable[Rollouts]) -> Rollouts:
-        """The rows of all parts, in order; every part must have the same columns."""
+        """The rows of all parts, in order.
+
+        Every part that has rows must have the same columns.
+        """
         parts = list(parts)
         if not parts:
             raise ValueError("parts=[]: at least one table is needed")
+        parts = [part for part in parts if len(part)] or parts[:1]
         # A missing column is refused here. Whoever joins tables knows what it should be filled
         # with, as replay does for old rows.
         names = dict(parts[0].items()).keys()

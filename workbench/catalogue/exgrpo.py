@@ -114,7 +114,7 @@ class Buckets(RightAnswers):
 
     def join(self, rollouts: Rollouts, candidates: np.ndarray, context: Context) -> Joined:
         """Append one old answer to some of the problems in the buckets."""
-        if not self.started or self.stored is None:
+        if not self.started:
             return rollouts, candidates
         bare = candidates[is_bare(rollouts)[candidates]]
         problems, problem_of_row = rollouts.take(bare).problems()

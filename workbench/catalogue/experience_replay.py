@@ -46,7 +46,7 @@ class Fifo(Stored):
 
     size: Count = 1024
     positive: Share = 0.0
-    passed: np.ndarray | None = state_field(saved=False)
+    passed: np.ndarray = state_field(lambda: np.empty(0, np.int64), saved=False)
 
     needs = frozenset({"old_responses", "old_logprobs"})
 
@@ -54,10 +54,8 @@ class Fifo(Stored):
         """Append the stored rollouts; all of them are candidates."""
         self.passed = candidates
         table = rollouts.assign(group=group_and_round(rollouts))
-        if self.stored is not None:
-            old = self.stored.assign(group=group_and_round(self.stored))
-            table, candidates = join_rows(table, candidates, old)
-        return table, candidates
+        old = self.stored.assign(group=group_and_round(self.stored))
+        return join_rows(table, candidates, old)
 
     @property
     def reads_verdict(self) -> bool:  # type: ignore[override]
@@ -66,7 +64,6 @@ class Fifo(Stored):
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Keep the newest rollouts, and the newest correct ones of the rest."""
-        assert self.passed is not None
         old = np.flatnonzero(rollouts.round < context.round)
         rows = np.concatenate([old, self.passed])
         # From the oldest to the newest. Rows that have lost their gradient have no place any more;
@@ -80,7 +77,6 @@ class Fifo(Stored):
             .assign(uses=rollouts["uses"], gradient=np.isin(np.arange(len(rollouts)), kept))
             .take(rows)
         )
-        self.passed = None
 
     def _kept(self, rows: np.ndarray, correct: np.ndarray) -> np.ndarray:
         """Of rows from old to new: the newest, and the newest correct ones among the others."""

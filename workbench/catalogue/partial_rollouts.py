@@ -65,10 +65,9 @@ class Partial(Drafts):
     ) -> Plan:
         """Rollouts that waited go on, and all stop when enough groups are complete."""
         rows = self._drafts(problems, counts, before)
-        lengths = np.zeros(len(rows), dtype=np.int64)
-        if self.stored is not None:
-            grown = self.stored.lengths - (self.stored.status != STOPPED)
-            lengths = np.where(rows >= 0, grown[rows], 0)
+        grown = self.stored.lengths - (self.stored.status != STOPPED)
+        # The last entry, which -1 stands for, is 0.
+        lengths = np.append(grown, 0)[rows]
         owner = np.repeat(np.arange(len(counts)), counts)
         groups = np.count_nonzero(counts)
         wanted = math.ceil(self.complete * groups - 1e-9)

@@ -72,7 +72,6 @@ class OwnPrefixes(RightAnswers):
             stored = answers.get(problem.id)
             if stored is not None and not self.solved.get(problem.id, self.path is None):
                 rng = context.rng("course", problem.id)
-                assert self.stored is not None
                 answer = self.stored.response[stored[rng.integers(len(stored))]]
                 for share in rng.uniform(*self.lengths, self.each):
                     starts.append(answer[: min(math.ceil(share * len(answer)), len(answer) - 1)])

@@ -59,7 +59,7 @@ class Experience(RightAnswers):
         ValueError
             For answers of a file that other parts of a reward have judged than those of this run.
         """
-        if self.path is not None and self.stored is not None:
+        if self.path is not None:
             theirs, ours = map(reward_parts, (self.stored, rollouts))
             if theirs != ours:
                 raise ValueError(

@@ -89,7 +89,6 @@ class Speculative(Drafts):
         has_draft = np.flatnonzero(rows >= 0)
         if not len(has_draft):
             return Plan()
-        assert self.stored is not None
         old = self.stored.take(rows[has_draft])
         drafts = context.policy.rescored(old, context.temperature)
         draws = [

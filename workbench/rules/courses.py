@@ -100,35 +100,28 @@ class Drafts(Stored):
 
     def _drafts(self, problems: Problems, counts: np.ndarray, before: np.ndarray) -> np.ndarray:
         """The stored row that each rollout of a request goes on from, (R,) int64, -1 for none."""
-        rows: dict[tuple[str, int], int] = {}
-        if self.stored is not None:
-            keys = zip(self.stored.problem.tolist(), self.stored.draw.tolist())
-            rows = {key: row for row, key in enumerate(keys)}
+        keys = zip(self.stored.problem.tolist(), self.stored.draw.tolist())
+        rows = {key: row for row, key in enumerate(keys)}
         found = [rows.get(key, -1) for key in numbered(problems, counts, before)]
         return np.array(found, dtype=np.int64)
 
     def _remember(self, rollouts: Rollouts, rows: np.ndarray, context: Context) -> None:
         """Keep the rows (a mask) in place of what is stored of this round's problems."""
         present = rollouts.round == context.round
-        parts = [without_marks(rollouts.take(rows & present))]
-        if self.stored is not None:
-            others = ~np.isin(self.stored.problem, rollouts.problem[present])
-            parts.insert(0, self.stored.take(others))
-        parts = [part for part in parts if len(part)]
-        self.stored = Rollouts.concat(parts) if parts else None
+        others = ~np.isin(self.stored.problem, rollouts.problem[present])
+        fresh = without_marks(rollouts.take(rows & present))
+        self.stored = Rollouts.concat([self.stored.take(others), fresh])
 
 
-def beginnings(drafts: Rollouts | None, rows: np.ndarray, lengths: np.ndarray) -> Plan:
+def beginnings(drafts: Rollouts, rows: np.ndarray, lengths: np.ndarray) -> Plan:
     """A plan by which rollouts start with the first lengths (R,) tokens of the drafts `rows` (R,);
     a row of -1 starts with nothing.
     """
 
     def first(name: str, dtype: type) -> Ragged:
         # The last row, which -1 stands for, is empty.
-        parts = [Ragged.of([[]], dtype)]
-        if drafts is not None:
-            parts.insert(0, drafts[name])
-        return Ragged.concat(parts).take(rows).first(lengths)
+        nothing = Ragged.of([[]], dtype)
+        return Ragged.concat([drafts[name], nothing]).take(rows).first(lengths)
 
     return Plan(
         prefixes=first("response", np.int32),

@@ -32,24 +32,24 @@ Joined = tuple[Rollouts, np.ndarray]  # what `join` returns, see `slots.Replay`
 class Stored(Slot):
     """Base of slot values that keep a table: the table that they keep is what they have learnt."""
 
-    stored: Rollouts | None = None
+    stored = Rollouts(problem=np.empty(0, dtype=str))
     path: str | None = None  # the file that it comes from, where it does not come from this run
     metric = "replay_stored"
 
     def metrics(self) -> dict[str, float]:
         """Rollouts stored."""
-        return {self.metric: 0 if self.stored is None else len(self.stored)}
+        return {self.metric: len(self.stored)}
 
     def state_dict(self) -> dict[str, Any]:
         """The stored rollouts, unless they come from a file, and what else was learnt."""
-        table = {} if self.stored is None or self.path is not None else _to_state(self.stored)
+        table = _to_state(self.stored) if self.path is None else {}
         return {"table": table, **super().state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned."""
         super().load_state_dict(state)
         if self.path is None:
-            self.stored = _from_state(state["table"]) if state["table"] else None
+            self.stored = _from_state(state["table"])
 
 
 class RightAnswers(Stored):
@@ -70,7 +70,6 @@ class RightAnswers(Stored):
     def check(self, policy: Any, lab: Any) -> None:
         """ValueError for answers of a file that this run could not have sampled."""
         stored, most = self.stored, lab.sampling.max_new_tokens
-        assert stored is not None
         if ((stored.lengths < 1) | (stored.lengths > most)).any():
             raise ValueError(f"path={self.path!r}: an answer has no token or over {most}")
         rows_of = self.rows_by_problem()
@@ -93,8 +92,7 @@ class RightAnswers(Stored):
         if self.path is not None or not len(fresh):
             return
         # Columns such as advantage and uses belong to the round that is over.
-        fresh = without_marks(fresh)
-        table = fresh if self.stored is None else Rollouts.concat([self.stored, fresh])
+        table = Rollouts.concat([self.stored, without_marks(fresh)])
         if self.capacity is not None:
             _, problem_of_row = table.problems()
             # Counted from the end: how many later rows of its problem follow each row.
@@ -104,8 +102,6 @@ class RightAnswers(Stored):
 
     def rows_by_problem(self) -> dict[str, np.ndarray]:
         """The stored rows of each problem that has some, by its id."""
-        if self.stored is None:
-            return {}
         problems, problem_of_row = self.stored.problems()
         order = np.argsort(problem_of_row, kind="stable")
         parts = np.split(order, np.cumsum(np.bincount(problem_of_row))[:-1])
@@ -115,7 +111,7 @@ class RightAnswers(Stored):
         self, rollouts: Rollouts, candidates: np.ndarray, rows: list[int], context: Context
     ) -> Joined:
         """The table with some stored rows, whose log-probabilities are computed anew."""
-        if self.stored is None or not rows:
+        if not rows:
             return rollouts, candidates
         old = recompute(self.stored.take(np.array(rows)), rollouts, context)
         return join_rows(rollouts, candidates, old)
@@ -134,7 +130,7 @@ class CorrectResponses(RightAnswers):
         against the policy that once sampled it.
     capacity : int, optional
         Responses kept for a problem, the oldest go first. None keeps all, as in the paper.
-    stored : Rollouts, optional
+    stored : Rollouts
         The correct responses so far.
 
     Notes
@@ -178,7 +174,7 @@ class CorrectResponses(RightAnswers):
         # A wrong row is no candidate any more but stays in the table, where all rollouts of the
         # round are recorded.
         candidates = candidates[~np.isin(candidates, bare[np.array(dropped, dtype=np.int64)])]
-        if self.stored is None or not reused or self.mode == "recompute":
+        if not reused or self.mode == "recompute":
             return self.join_rows(rollouts, candidates, reused, context)
         old = self.stored.take(np.array(reused))
         old = _as_rows_of_this_round(old, rollouts, gradient=self.mode == "direct")
@@ -186,8 +182,7 @@ class CorrectResponses(RightAnswers):
 
     def metrics(self) -> dict[str, float]:
         """Size of what is stored: responses and bytes."""
-        size = 0 if self.stored is None else self.stored.nbytes
-        return {**super().metrics(), "replay_bytes": size}
+        return {**super().metrics(), "replay_bytes": self.stored.nbytes}
 
 
 @dataclass
@@ -204,7 +199,7 @@ class Buffer(Stored):
     ----------
     rounds : int
         1 reuses nothing.
-    stored : Rollouts, optional
+    stored : Rollouts
         The rollouts that the next round may use.
 
     References
@@ -214,7 +209,7 @@ class Buffer(Stored):
 
     rounds: Count = 2
     # The rows that went past the allocator, from `join` until `feedback` stores them.
-    passed: np.ndarray | None = state_field(saved=False)
+    passed: np.ndarray = state_field(lambda: np.empty(0, np.int64), saved=False)
     seconds: float = state_field(float, saved=False)
 
     needs = frozenset({"old_responses", "old_logprobs", "update_statistics"})
@@ -227,18 +222,16 @@ class Buffer(Stored):
         # A new rollout has no clip ratio yet, but both tables need the same columns.
         never_updated = np.full(len(rollouts), np.nan)
         table = rollouts.assign(group=group_and_round(rollouts), clip_ratio=never_updated)
-        if self.stored is not None:
-            # This round is one of the `rounds`, so with 2 only those of the round before join.
-            old = self.stored.take(self.stored.round > context.round - self.rounds)
-            old = old.assign(gradient=np.ones(len(old), bool), group=group_and_round(old))
-            table, candidates = join_rows(table, candidates, old)
+        # This round is one of the `rounds`, so with 2 only those of the round before join.
+        old = self.stored.take(self.stored.round > context.round - self.rounds)
+        old = old.assign(gradient=np.ones(len(old), bool), group=group_and_round(old))
+        table, candidates = join_rows(table, candidates, old)
         self.seconds = perf_counter() - started
         return table, candidates
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Keep what the next round wants, with uses, clip ratios and entropies as they are now."""
         started = perf_counter()
-        assert self.passed is not None
         old = np.flatnonzero(rollouts.round < context.round)
         rows = np.concatenate([self.passed, old])
         # What the next round will want, counted from that round.
@@ -249,15 +242,14 @@ class Buffer(Stored):
             uses=rollouts["uses"],
             clip_ratio=rollouts["clip_ratio"],
         )
-        self.stored = kept.take(rows) if len(rows) else None
-        self.passed = None
+        self.stored = kept.take(rows)
         self.seconds += perf_counter() - started
 
     def metrics(self) -> dict[str, float]:
         """Size of the buffer, in responses and bytes, and the seconds it took this round."""
         return {
-            "buffer_stored": 0 if self.stored is None else len(self.stored),
-            "buffer_bytes": 0 if self.stored is None else self.stored.nbytes,
+            "buffer_stored": len(self.stored),
+            "buffer_bytes": self.stored.nbytes,
             "seconds_buffer": self.seconds,
         }
 
@@ -274,7 +266,7 @@ class Surplus(Stored):
         Groups that wait at most; the oldest are dropped.
     age : int, optional
         Rounds that a group waits at most; None for any number.
-    stored : Rollouts, optional
+    stored : Rollouts
         The groups that wait.
 
     References
@@ -295,9 +287,9 @@ class Surplus(Stored):
         """Put the waiting groups before the new ones, and keep what is too much."""
         table = rollouts.assign(group=group_and_round(rollouts))
         waited = self.stored
-        if waited is not None and self.age is not None:
+        if self.age is not None:
             waited = waited.take(context.round - waited.round <= self.age)
-        if waited is not None and len(waited):
+        if len(waited):
             # A problem may come again while a group of it waits, so groups are told apart by their
             # round as well.
             old = recompute(waited, table, context)
@@ -313,7 +305,7 @@ class Surplus(Stored):
         group_of = table.group[candidates].tolist()
         left = candidates[[group in waiting for group in group_of]]
         # Stored here and not in `feedback`, since these groups take no further part in the round.
-        self.stored = without_marks(table).take(left) if len(left) else None
+        self.stored = without_marks(table).take(left)
         return table, candidates[[group in trained for group in group_of]]
 
 
