@@ -242,6 +242,14 @@ def test_a_method_starts_with_the_rates_of_a_profile(tmp_path):
         profile.start(wb.methods.grpo())
 
 
+def test_a_curriculum_starts_with_the_rates_of_a_profile_too():
+    profile = of_counts([4] * 10)
+    table = profile.table
+    curriculum = profile.start(wb.methods.mopps()).clone().curriculum
+    believed = (table["correct"] + 1) / (table["samples"] + 2)
+    assert curriculum.posteriors.means(table["problem"].tolist()) == pytest.approx(believed)
+
+
 def test_wrong_plans_are_refused():
     profile = of_counts([4] * 10)
     with pytest.raises(ValueError, match="problems_per_round=11"):
