@@ -153,9 +153,9 @@ def test_prefix_sampling_tries_skewed_problems_again():
     course.feedback(again, context)
     curriculum.feedback(again, context)
     assert course.prefixes == {} and curriculum.waiting == []
-    assert course.controls[True].average == pytest.approx(0.95 * 0.5 + 0.05 * 0.25)
-    assert course.controls[False].average == 0.5
-    course.controls[True].share = 0.4
+    assert course.of_hard.average == pytest.approx(0.95 * 0.5 + 0.05 * 0.25)
+    assert course.of_easy.average == 0.5
+    course.of_hard.share = 0.4
     shares = {"course_share_hard": 0.4, "course_share_easy": 0.25}
     assert course.metrics() == {"course_waiting": 0, **shares}
 

@@ -11,6 +11,7 @@ from conftest import go, small_lab
 import workbench as wb
 from workbench import methods
 from workbench.catalogue.duet import Signals
+from workbench.catalogue.prefix_sampling import PassRateControl
 from workbench.config import rebuild
 from workbench.rollouts import Context, Rollouts
 from workbench.rules import advantages, allocators, courses, curricula, replay, selectors
@@ -108,8 +109,8 @@ for name in (*methods.PAPERS, *methods.MORE_PAPERS):
         if type(value) not in map(type, VALUES[slot]):
             VALUES[slot].append(value)
 EVERY = [pytest.param(slot, value, id=compose(value)) for slot in VALUES for value in VALUES[slot]]
-# Estimates of success rates learn like slot values, and stand inside allocators.
-ESTIMATES = (SuccessRates, History, Predictor, Posteriors, Signals)
+# Estimates of success rates learn like slot values, and stand inside allocators and courses.
+ESTIMATES = (SuccessRates, History, Predictor, Posteriors, Signals, PassRateControl)
 
 
 def leaves(kind):

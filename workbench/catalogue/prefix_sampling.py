@@ -17,9 +17,7 @@ replay steps of an agent; here only tokens are replayed. *Text.*
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -52,7 +50,7 @@ def prefix_length(total: int, share: float, hard: bool, cap: int | None = None) 
 
 
 @dataclass
-class PassRateControl:
+class PassRateControl(Slot):
     """Chooses how much of an old response is replayed, to keep success rates near one half.
 
     Hard problems have one such object and easy problems another one. The success rates are those of
@@ -60,6 +58,8 @@ class PassRateControl:
 
     Attributes
     ----------
+    first : float
+        The share at first.
     share : float
         See `prefix_length`. A larger share makes hard and easy problems harder.
     average : float
@@ -68,9 +68,13 @@ class PassRateControl:
         Steps to wait before the share may change again.
     """
 
-    share: float
-    average: float = 0.5
-    rest: int = 0
+    first: float
+    share: float = state_field(float)
+    average: float = state_field(lambda: 0.5)
+    rest: int = state_field(int)
+
+    def __post_init__(self) -> None:
+        self.share = float(self.first)
 
     def observe(self, rate: float) -> None:
         """Take in the mean pass rate of the prefix groups of one step.
@@ -130,14 +134,15 @@ class PrefixSampling(Slot):
     cap: Count | None = None
     adapts: Flag = True
     prefixes: dict[str, tuple[bool, np.ndarray]] = state_field(dict)
-    # By whether a problem is hard.
-    controls: dict[bool, PassRateControl] = state_field(dict, saved=False)
+    of_hard: PassRateControl = state_field()
+    of_easy: PassRateControl = state_field()
 
     needs = frozenset({"prefixes"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.controls = {True: PassRateControl(self.hard), False: PassRateControl(self.easy)}
+        self.of_hard = PassRateControl(self.hard)
+        self.of_easy = PassRateControl(self.easy)
 
     def plan(
         self, problems: Problems, counts: np.ndarray, before: np.ndarray, context: Context
@@ -156,7 +161,7 @@ class PrefixSampling(Slot):
         fresh = rollouts.take(rollouts.round == context.round)
         ids, right, sizes = outcomes(fresh)
         rates = dict(zip(ids, (right / sizes).tolist()))
-        for hard, control in self.controls.items():
+        for hard, control in ((True, self.of_hard), (False, self.of_easy)):
             of_side = [
                 rates[name]
                 for name, (is_hard, _) in self.prefixes.items()
@@ -172,8 +177,8 @@ class PrefixSampling(Slot):
                 continue
             rows = np.flatnonzero((fresh.problem == name) & (fresh.correct == hard))
             response = fresh.response[context.rng("course", name).choice(rows)]
-            share = self.controls[hard].share
-            length = prefix_length(len(response), share, hard, self.cap)
+            control = self.of_hard if hard else self.of_easy
+            length = prefix_length(len(response), control.share, hard, self.cap)
             if length:
                 self.prefixes[name] = (hard, response[:length])
 
@@ -181,20 +186,9 @@ class PrefixSampling(Slot):
         """Problems that are to be tried again, and the shares that the next ones will have."""
         return {
             "course_waiting": len(self.prefixes),
-            "course_share_hard": self.controls[True].share,
-            "course_share_easy": self.controls[False].share,
+            "course_share_hard": self.of_hard.share,
+            "course_share_easy": self.of_easy.share,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """The prefixes and the two controllers."""
-        controls = {hard: vars(control).copy() for hard, control in self.controls.items()}
-        return {**super().state_dict(), "controls": controls}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the prefixes and the two controllers."""
-        super().load_state_dict(state)
-        for hard, control in state["controls"].items():
-            self.controls[hard] = PassRateControl(**control)
 
 
 @method(paper="Zhu et al. (arXiv 2605.05112)", decides="course")
