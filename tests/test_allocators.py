@@ -195,7 +195,7 @@ def test_dynamic_sampling_with_knapsack_learns_from_all_draws():
         assert requests[0] != [6] * 4
     assert log[0][1]["success_rate_known"] == 0
     assert log[1][1]["success_rate_known"] == 1
-    assert sorted(allocator.state_dict()["learner"]["recent"]) == list("abcdefgh")
+    assert sorted(allocator.within.rates.learner.recent) == list("abcdefgh")
     again = DynamicSampling(max_draws=2, within=Knapsack(n=6))
     again.load_state_dict(allocator.state_dict())
     assert play(again, 1, noisy, start=4, pool=named(*"efgh")) == play(
@@ -468,8 +468,8 @@ def test_two_allocators_share_no_memory():
     first = Knapsack()
     second = Knapsack()
     play(first, 2, noisy)
-    assert second.state_dict()["learner"]["recent"] == {}
-    assert len(first.state_dict()["learner"]["recent"]) == 4
+    assert second.state_dict()["delegate"]["learner"]["recent"] == {}
+    assert len(first.state_dict()["delegate"]["learner"]["recent"]) == 4
     assert _text(copy.deepcopy(first).state_dict()) == _text(first.state_dict())
 
 

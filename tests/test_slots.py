@@ -203,11 +203,11 @@ def test_a_wrapped_allocator_learns_and_is_cloned_with_its_wrapper(kind):
     wrapper = DynamicSampling(within=Knapsack(rates=SuccessRates(kind)))
     rollouts = Rollouts(problem=["a", "a"], correct=[True, False])
     wrapper.feedback(rollouts, Context())
-    assert wrapper.within.state_dict()["learner"]["recent"].keys() == {"a"}
-    assert wrapper.state_dict()["learner"]["recent"].keys() == {"a"}
+    assert wrapper.within.rates.learner.recent.keys() == {"a"}
+    assert wrapper.state_dict()["delegate"]["delegate"]["learner"]["recent"].keys() == {"a"}
     clone = wrapper.clone()
     assert clone.within is not wrapper.within
-    assert clone.state_dict()["learner"]["recent"] == {}
+    assert clone.within.rates.learner.recent == {}
 
 
 # The base class

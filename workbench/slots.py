@@ -210,8 +210,8 @@ class Slot:
 
         It may hold numbers, texts, arrays of NumPy and torch, and lists, tuples, sets and dicts of
         them, all of which come back equal. By default these are the fields made by `state_field`,
-        and what the value that this one delegates to has learnt. A field that has a `state_dict` of
-        its own, as another slot value has, is stored by it.
+        and under "delegate" what the value that this one delegates to has learnt. A field that has
+        a `state_dict` of its own, as another slot value has, is stored by it.
         """
         state = {}
         for name in self._saved():
@@ -224,18 +224,15 @@ class Slot:
                 state[name] = copy.deepcopy(dict(value))
             else:
                 state[name] = copy.deepcopy(value)
-        if self.delegate is None:
-            return state
-        learnt = self.delegate.state_dict()
-        return {"own": state, "delegate": learnt} if state else learnt
+        if self.delegate is not None:
+            state["delegate"] = self.delegate.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set what `state_dict` returned for a value of the same configuration."""
-        names = self._saved()
         if self.delegate is not None:
-            self.delegate.load_state_dict(state["delegate"] if names else state)
-            state = state["own"] if names else {}
-        for name in names:
+            self.delegate.load_state_dict(state["delegate"])
+        for name in self._saved():
             value = getattr(self, name)
             if hasattr(value, "load_state_dict"):
                 value.load_state_dict(state[name])
