@@ -301,13 +301,19 @@ def check_length(config: Any, max_length: int | None, max_new_tokens: int = 0) -
 
 def windows(config: Any) -> list[int]:
     """Numbers of tokens beyond which some layer of a model does not see all tokens before."""
-    settings = config.get_text_config()
-    # Qwen names the kind of every layer, and may name a window that none of them has.
-    if set(getattr(settings, "layer_types", None) or ()) == {"full_attention"}:
-        return []
     names = ("sliding_window", "attention_chunk_size", "attention_window_size", "window_size")
-    found = (getattr(settings, name, None) for name in names)
+    found = (getattr(config.get_text_config(), name, None) for name in names)
     return [each for each in found if isinstance(each, int)]
+
+
+def has_windows(config: Any) -> bool:
+    """Whether some layer of a model attends to the newest tokens only."""
+    settings = config.to_dict()
+    # Qwen names the kind of every layer. Mistral says by `sliding_window` whether there is one, and
+    # Llama and GPT-2 have neither.
+    if settings.get("layer_types") is not None:
+        return set(settings["layer_types"]) != {"full_attention"}
+    return settings.get("sliding_window") is not None
 
 
 def after_head(config: Any) -> tuple[float, float | None]:

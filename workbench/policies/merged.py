@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
-from workbench.policies.checks import windows
+from workbench.policies.checks import has_windows
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 STATIC_ROTATIONS = ("default", "linear", "llama3")  # angles that do not depend on the length
@@ -47,7 +47,7 @@ def supports(policy: Any) -> bool:
         and config.model_type in FAMILIES
         and config.hidden_act == "silu"
         and config.rope_parameters.get("rope_type") in STATIC_ROTATIONS
-        and not windows(config)
+        and not has_windows(config)
         # Adapters on the head and on the embedding would be left out.
         and type(policy.decoder.embed_tokens) is torch.nn.Embedding
         and type(policy.head) is torch.nn.Linear

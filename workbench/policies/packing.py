@@ -22,7 +22,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from workbench.policies.checks import windows
+from workbench.policies.checks import has_windows
 from workbench.rollouts import Ragged, Rollouts
 
 NAME = "workbench_packed"  # of the attention function, as transformers knows it
@@ -89,7 +89,7 @@ def supports(model: Any) -> bool:
     slides over the context are left as they are.
     """
     config = model.config
-    if config.model_type not in FAMILIES or windows(config):
+    if config.model_type not in FAMILIES or has_windows(config):
         return False
     return config._attn_implementation in ("sdpa", NAME)
 
