@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from written_records import curve, write
 
 from papers.tables import break_even_prices
-from papers.times import OwnPrice, compute_with_replay, update_time
+from papers.times import (
+    OwnPrice,
+    compute_with_replay,
+    price_of_sampling,
+    tokens_to_target,
+    update_time,
+)
 from workbench.analysis import cost
 from workbench.analysis.cost import CostModel, Tokens, bill_ratio, break_even
 from workbench.analysis.runs import load_all
@@ -181,17 +187,17 @@ class TestMachines:
         measured(tmp_path, label="a", seed=0, accuracies=[0.2] * 5)
         measured(tmp_path, label="a", seed=1, accuracies=[0.2] * 5, seconds_generate=8.0)
         records = load_all(tmp_path)["a"]
-        found = cost.price_of_sampling(records)
+        found = price_of_sampling(records)
         assert found.values.tolist() == pytest.approx([1 / 3, 4 / 3])
         assert found.value == pytest.approx(2 / 3), "a ratio is averaged on the log scale"
-        selected = cost.price_of_sampling(records[:1], bill="selected")
+        selected = price_of_sampling(records[:1], bill="selected")
         assert selected.value == pytest.approx(1 / 2), "3 s for 75 tokens"
 
     def test_in_flops_it_is_a_third(self, tmp_path):
         """AERO, equation 23: 2 for a sampled token, 6 for a trained one."""
         measured(tmp_path, label="a", seed=0, accuracies=[0.2] * 5)
         [record] = load_all(tmp_path)["a"]
-        assert cost.price_of_sampling(record, "flops").value == pytest.approx(cost.FLOP_PRICE)
+        assert price_of_sampling(record, "flops").value == pytest.approx(cost.FLOP_PRICE)
         assert cost.FLOP_PRICE == pytest.approx(1 / 3)
 
     def test_a_run_without_updates_has_no_price(self, tmp_path):
@@ -203,9 +209,9 @@ class TestMachines:
         }
         write(tmp_path, "a", columns=columns)
         with pytest.raises(ValueError, match="all must be above 0 to have a price"):
-            cost.price_of_sampling(load_all(tmp_path)["a"])
+            price_of_sampling(load_all(tmp_path)["a"])
         with pytest.raises(ValueError, match="unit='rounds'"):
-            cost.price_of_sampling(load_all(tmp_path)["a"], "rounds")
+            price_of_sampling(load_all(tmp_path)["a"], "rounds")
 
 
 class TestRecords:
@@ -221,12 +227,12 @@ class TestRecords:
         return load_all(path)
 
     def test_tokens_at_the_crossing(self, tmp_path):
-        tokens = cost.tokens_to_target(self.arms(tmp_path), 0.5)
+        tokens = tokens_to_target(self.arms(tmp_path), 0.5)
         assert tokens["sampler"][0] == pytest.approx((600, 60, True))
         assert tokens["grpo"][0] == pytest.approx((600, 300, True))
 
     def test_a_run_that_stops_short_is_marked(self, tmp_path):
-        tokens = cost.tokens_to_target(self.arms(tmp_path, (0,)), 0.7)
+        tokens = tokens_to_target(self.arms(tmp_path, (0,)), 0.7)
         assert tokens["grpo"][0] == (800, 400, False)
 
     def test_ratios_by_price(self, tmp_path):

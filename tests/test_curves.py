@@ -138,26 +138,24 @@ class TestScores:
         with pytest.raises(ValueError, match="budget=-1"):
             curve.score_at("rollouts", -1)
 
-    def test_greedy_pass_at_k_and_levels(self, tmp_path):
+    def test_greedy_and_pass_at_k(self, tmp_path):
         """One of 4 samples is right of each problem: pass@2 is 1 - (3/4)(2/3) = 1/2."""
         [record] = load_all(write(tmp_path))["a"]
         assert curves.scores(record, "greedy").tolist() == [0, 1]
         assert curves.scores(record, "pass@2")[0] == pytest.approx(0.5)
         assert curves.scores(record, "pass@1").tolist() == curves.scores(record).tolist()
-        assert curves.scores(record, levels=[1]).tolist() == [0.25, 0.75]
 
     @pytest.mark.parametrize(
-        ("y", "levels", "says"),
+        ("y", "says"),
         [
-            ("pass@9", None, "k=9"),
-            ("loss", None, "y='loss'"),
-            ("accuracy", [7], r"levels=\[7\]"),
+            ("pass@9", "k=9"),
+            ("loss", "y='loss'"),
         ],
     )
-    def test_unknown_scores_are_named(self, tmp_path, y, levels, says):
+    def test_unknown_scores_are_named(self, tmp_path, y, says):
         [record] = load_all(write(tmp_path))["a"]
         with pytest.raises(ValueError, match=says):
-            curves.scores(record, y, levels)
+            curves.scores(record, y)
 
 
 class TestComparable:

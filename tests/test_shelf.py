@@ -176,9 +176,6 @@ def test_columns_of_the_evaluations_can_be_left_out(tmp_path):
     pd.testing.assert_frame_equal(record.rollouts(), rollouts)
     pack(tmp_path)
     assert "length" not in wb.load(tmp_path / "run").evals
-    pack(tmp_path, evals=())
-    with pytest.raises(ValueError, match=r"levels=.* packed without levels"):
-        wb.analysis.curves.scores(wb.load(tmp_path / "run"), levels=[1])
 
 
 def test_a_packing_that_was_stopped_before_it_removed_a_run_is_completed(tmp_path):

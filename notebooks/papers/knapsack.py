@@ -454,7 +454,7 @@ def final(frames: Frames, equal: bool = False) -> pd.DataFrame:
             shares = pd.Series(classify(last)).value_counts(normalize=True)
             # Indexed by the first visit's problems, so that both have the same ones in the same
             # order.
-            matrix = difficulty.transition_matrix(first, last[first.index], "rows")
+            matrix = difficulty.transition_matrix(first, last[first.index])
             rows[label, seed] = {
                 **shares.reindex(CLASSES, fill_value=0.0),
                 "stay": matrix[0, 0],

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from papers.times import price_of_sampling, tokens_to_target
 from workbench.analysis import cost
 from workbench.analysis.comparisons import at_budget
 from workbench.analysis.curves import against, common_budget, each, of_common_seeds, read
@@ -206,7 +207,7 @@ def tables(
     curves = read(groups)
     if target is None:
         target = target_of(curves, baseline)
-    here = cost.price_of_sampling(groups[baseline]).value
+    here = price_of_sampling(groups[baseline]).value
     prices = sorted({0.01, 0.1, cost.FLOP_PRICE, 1.0, 10.0, here})
     cheapest = winners(curves, target, baseline, prices)
     names = {cost.FLOP_PRICE: "FLOPs", here: "these records, in seconds"}
@@ -248,7 +249,7 @@ def winners(
     The winner is the best of many, so its ratio is a little too good: its luck is part of why it
     won. A final with fresh seeds is free of that, see `papers.halving`.
     """
-    tokens = cost.tokens_to_target(read(groups), target, bill)
+    tokens = tokens_to_target(read(groups), target, bill)
     one_of("baseline", baseline, tokens)
     # What a run that did not arrive would have cost is not known, so its method cannot win.
     arrived = {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from papers.times import tokens_to_target
 from workbench.analysis import cost
 from workbench.analysis.comparisons import at_budget
 from workbench.analysis.curves import Curve, Unit, common_budget, of_common_seeds, read
@@ -42,12 +44,25 @@ def accuracy_by_level(
     # Spending does not depend on the level, so all levels are read at one place.
     if budget is None:
         budget = common_budget(groups, unit)
+    curves = read(groups)
     parts = {}
     for number in sorted(first.evals["level"].unique()):
-        parts[int(number)] = at_budget(
-            groups, unit, budget, baseline=baseline, levels=[int(number)]
-        )
+        of_level = {
+            label: {
+                record.seed: _at_level(record, curves[label][record.seed], number)
+                for record in records
+            }
+            for label, records in groups.items()
+        }
+        parts[int(number)] = at_budget(of_level, unit, budget, baseline=baseline)
     return pd.concat(parts, names=["level", "label"])
+
+
+def _at_level(record: Record, curve: Curve, level: int) -> Curve:
+    """A run's curve on the held-out problems of one difficulty level."""
+    evals = record.evals[record.evals["level"] == level]
+    scores = (evals["correct"] / evals["samples"]).groupby(evals["round"]).mean()
+    return replace(curve, scores=scores.loc[curve.rounds].to_numpy())
 
 
 def over_seeds(
@@ -245,7 +260,7 @@ def break_even_prices(
     Columns: price (the break-even), low, high, cheaper_below and n (pairs).
     """
     rows = {}
-    tokens = cost.tokens_to_target(groups, target, bill)
+    tokens = tokens_to_target(groups, target, bill)
     one_of("baseline", baseline, tokens)
     of_baseline = tokens.pop(baseline)
     for label, of_arm in tokens.items():

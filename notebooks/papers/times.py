@@ -1,4 +1,6 @@
-"""Time that can be compared between runs: counted in tokens that a run itself handles meanwhile.
+"""The price of sampling as it was measured, and time that can be compared between runs.
+
+Such a time is counted in tokens that a run itself handles meanwhile.
 
 Seconds of two runs can only be compared where the machine was as busy beside one as beside the
 other. Seconds within one run always can.
@@ -7,14 +9,24 @@ other. Seconds within one run always can.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.cost import BILLS, CostModel, price_of_rounds
+from workbench.analysis.cost import BILLS, CostModel, Tokens, tokens_of
+from workbench.analysis.curves import column_of, read
+from workbench.analysis.intervals import Measurement
+from workbench.analysis.runs import one_setting
 from workbench.utils.validation import one_of, positive_number
 
-__all__ = ["OwnPrice", "compute_with_replay", "update_time"]
+__all__ = [
+    "OwnPrice",
+    "compute_with_replay",
+    "price_of_sampling",
+    "tokens_to_target",
+    "update_time",
+]
 
 
 @dataclass(frozen=True)
@@ -110,3 +122,70 @@ def compute_with_replay(inference: float, training: float, generation_cost: floa
     positive_number("training", training)
     positive_number("generation_cost", generation_cost)
     return (1 + inference / training) / (1 + generation_cost)
+
+
+def price_of_sampling(records: Any, unit: str = "seconds", bill: str = "gradient") -> Measurement:
+    """What a sampled token costs over what a trained one costs, measured on recorded runs.
+
+    Parameters
+    ----------
+    records : records of one setting
+        With timings taken on the machine in question, by one run at a time.
+    unit : {"seconds", "flops"}
+        Of generation over tokens sampled, and of the update over tokens trained.
+    bill : {"gradient", "selected"}
+        Which tokens the update is divided by. On this library's own runs "gradient" is what was
+        computed.
+
+    Returns
+    -------
+    Measurement
+        On the scale "ratio": one price a run.
+
+    Raises
+    ------
+    ValueError
+        For a run that sampled or trained nothing.
+    """
+    one_of("unit", unit, ("seconds", "flops"))
+    one_of("bill", bill, BILLS)
+    group = one_setting(records)
+    prices = [price_of_rounds(record.rounds, unit, bill) for record in group]
+    return Measurement(np.array(prices), scale="ratio")
+
+
+def price_of_rounds(rounds: pd.DataFrame, unit: str, bill: str) -> float:
+    """The price of sampling of one run."""
+    # Sums over the run before dividing, so that long rounds count for what they cost.
+    sampled = rounds["tokens_sampled"].sum()
+    trained = column_of(rounds, BILLS[bill]).sum()
+    generating = rounds[f"{unit}_generate"].sum()
+    updating = rounds[f"{unit}_update"].sum()
+    if not min(sampled, trained, generating, updating) > 0:
+        raise ValueError(
+            f"{sampled:g} tokens sampled in {generating:g} {unit} and {trained:g} trained in "
+            f"{updating:g}; all must be above 0 to have a price"
+        )
+    return float((generating / sampled) / (updating / trained))
+
+
+def tokens_to_target(
+    groups: Any, target: float, bill: str = "gradient"
+) -> dict[str, dict[int, Tokens]]:
+    """Tokens that every run sampled and trained until its held-out score reached a target.
+
+    Parameters
+    ----------
+    groups : dict from label to records
+    target : float
+    bill : {"gradient", "selected"}
+
+    Returns
+    -------
+    dict from label to a dict from seed to Tokens
+    """
+    one_of("bill", bill, BILLS)
+    return {
+        label: {seed: tokens_of(curve, target, bill) for seed, curve in by_seed.items()}
+        for label, by_seed in read(groups).items()
+    }

@@ -7,7 +7,6 @@ arm takes to a target is `workbench.analysis.targets`; costs at a chosen price o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,6 @@ def at_budget(
     *,
     baseline: str | None = None,
     y: str = "accuracy",
-    levels: Sequence[int] | None = None,
     level: float = LEVEL,
 ) -> pd.DataFrame:
     """Held-out scores of every arm when it had spent the same.
@@ -47,7 +45,7 @@ def at_budget(
         None for the largest that every run had reached by its last evaluation.
     baseline : str, optional
         A label: the others are compared with it, seed by seed.
-    y, levels
+    y
         As in `curves.read`.
     level : float
         Probability of the intervals.
@@ -66,7 +64,7 @@ def at_budget(
         For a baseline that is no label, a budget that a run did not reach, and runs that cannot be
         compared.
     """
-    curves = read(groups, y, levels=levels)
+    curves = read(groups, y)
     # One budget for all arms, settled before anything is read off their curves.
     if budget is None:
         budget = common_budget(curves, unit)

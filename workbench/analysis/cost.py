@@ -38,7 +38,7 @@ from scipy.optimize import bisect, brentq, nnls
 
 from workbench.analysis.curves import Curve, column_of, of_common_seeds, read
 from workbench.analysis.intervals import LEVEL, Measurement
-from workbench.analysis.runs import arms, one_setting
+from workbench.analysis.runs import arms
 from workbench.analysis.targets import Crossing, crossing, ratio_to_target
 from workbench.records.round_stats import FORWARD, TRAINING
 from workbench.utils.bounds import Positive, PositiveOrZero, check_arguments, choice
@@ -58,8 +58,7 @@ class CostModel:
     Attributes
     ----------
     price : float
-        Cost of a sampled token over that of a trained token, above 0: by hand, or
-        `price_of_sampling(...).value`.
+        Cost of a sampled token over that of a trained token, above 0.
     bill : {"gradient", "selected"}
         Which trained tokens are counted.
     fixed : float
@@ -218,36 +217,6 @@ class BreakEven(NamedTuple):
     cheaper_below: bool
 
 
-def price_of_sampling(records: Any, unit: str = "seconds", bill: str = "gradient") -> Measurement:
-    """What a sampled token costs over what a trained one costs, measured on recorded runs.
-
-    Parameters
-    ----------
-    records : records of one setting
-        With timings taken on the machine in question, by one run at a time.
-    unit : {"seconds", "flops"}
-        Of generation over tokens sampled, and of the update over tokens trained.
-    bill : {"gradient", "selected"}
-        Which tokens the update is divided by. On this library's own runs "gradient" is what was
-        computed.
-
-    Returns
-    -------
-    Measurement
-        On the scale "ratio": one price a run.
-
-    Raises
-    ------
-    ValueError
-        For a run that sampled or trained nothing.
-    """
-    one_of("unit", unit, ("seconds", "flops"))
-    one_of("bill", bill, BILLS)
-    group = one_setting(records)
-    prices = [price_of_rounds(record.rounds, unit, bill) for record in group]
-    return Measurement(np.array(prices), scale="ratio")
-
-
 # Pure functions: tokens in, prices out
 
 
@@ -348,28 +317,6 @@ def break_even(
 # The same on records
 
 
-def tokens_to_target(
-    groups: Any, target: float, bill: str = "gradient"
-) -> dict[str, dict[int, Tokens]]:
-    """Tokens that every run sampled and trained until its held-out score reached a target.
-
-    Parameters
-    ----------
-    groups : dict from label to records
-    target : float
-    bill : {"gradient", "selected"}
-
-    Returns
-    -------
-    dict from label to a dict from seed to Tokens
-    """
-    one_of("bill", bill, BILLS)
-    return {
-        label: {seed: tokens_of(curve, target, bill) for seed, curve in by_seed.items()}
-        for label, by_seed in read(groups).items()
-    }
-
-
 def ratios_by_price(
     groups: Any,
     target: float,
@@ -387,8 +334,7 @@ def ratios_by_price(
     baseline : str
         A label.
     prices : numbers above 0
-    bill
-        As in `tokens_to_target`.
+    bill : {"gradient", "selected"}
 
     Returns
     -------
@@ -396,7 +342,11 @@ def ratios_by_price(
         label, price, ratio, low, high, n (pairs), censored and censored_baseline.
     """
     prices = [float(price) for price in prices]
-    tokens = tokens_to_target(groups, target, bill)
+    one_of("bill", bill, BILLS)
+    tokens = {
+        label: {seed: tokens_of(curve, target, bill) for seed, curve in by_seed.items()}
+        for label, by_seed in read(groups).items()
+    }
     one_of("baseline", baseline, tokens)
     rows = []
     for label in [label for label in tokens if label != baseline]:
@@ -421,21 +371,6 @@ def tokens_of(curve: Curve, target: float, bill: str = "gradient") -> Tokens:
         float(np.interp(crossed.place, rounds, trained)),
         crossed.reached,
     )
-
-
-def price_of_rounds(rounds: pd.DataFrame, unit: str, bill: str) -> float:
-    """The price of sampling of one run."""
-    # Sums over the run before dividing, so that long rounds count for what they cost.
-    sampled = rounds["tokens_sampled"].sum()
-    trained = _trained(rounds, bill).sum()
-    generating = rounds[f"{unit}_generate"].sum()
-    updating = rounds[f"{unit}_update"].sum()
-    if not min(sampled, trained, generating, updating) > 0:
-        raise ValueError(
-            f"{sampled:g} tokens sampled in {generating:g} {unit} and {trained:g} trained in "
-            f"{updating:g}; all must be above 0 to have a price"
-        )
-    return float((generating / sampled) / (updating / trained))
 
 
 def _trained(rounds: pd.DataFrame, bill: str) -> np.ndarray:

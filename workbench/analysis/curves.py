@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -111,9 +111,7 @@ class Curve:
         return float(np.interp(budget, places, self.scores))
 
 
-def read(
-    groups: Any, y: str = "accuracy", *, levels: Sequence[int] | None = None
-) -> dict[str, dict[int, Curve]]:
+def read(groups: Any, y: str = "accuracy") -> dict[str, dict[int, Curve]]:
     """The curves of a comparison, all on one grid of evaluation rounds.
 
     Parameters
@@ -123,8 +121,6 @@ def read(
         need not read the records again.
     y : str
         "accuracy" (avg@k), "greedy", or "pass@2", "pass@8", ... up to the samples of a problem.
-    levels : list of int, optional
-        Held-out problems of these difficulty levels only.
 
     Returns
     -------
@@ -146,14 +142,14 @@ def read(
     for label, records in groups.items():
         curves[label] = {}
         for record in records:
-            values = scores(record, y, levels)
+            values = scores(record, y)
             found = (values.index.to_numpy(), values.to_numpy())
             curve = Curve(label, record.seed, *found, record.rounds, record.path)
             curves[label][record.seed] = curve
     return _on_one_grid(curves)
 
 
-def scores(record: Record, y: str = "accuracy", levels: Sequence[int] | None = None) -> pd.Series:
+def scores(record: Record, y: str = "accuracy") -> pd.Series:
     """Held-out scores of a run, a Series indexed by round.
 
     Parameters
@@ -161,15 +157,8 @@ def scores(record: Record, y: str = "accuracy", levels: Sequence[int] | None = N
     record : Record
     y : str
         "accuracy", "greedy" or "pass@k", as in `read`.
-    levels : list of int, optional
     """
     evals = evaluations(record)
-    if levels is not None:
-        if "level" not in evals:
-            raise ValueError(f"levels={brief(levels)}: {record.path} was packed without levels")
-        evals = evals[evals["level"].isin(list(levels))]
-        if evals.empty:
-            raise ValueError(f"levels={brief(levels)}: {record.path} has no such held-out problem")
     by_round = evals.groupby("round")
     if y == "accuracy":
         # Every problem counts the same, however many samples it has.

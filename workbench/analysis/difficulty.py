@@ -28,7 +28,7 @@ import pandas as pd
 from workbench.analysis.metrics import finite
 from workbench.analysis.runs import arms
 from workbench.records import Record
-from workbench.utils.validation import one_of
+from workbench.utils.validation import success_rates
 
 CLASSES = ("extremely-hard", "hard", "medium", "easy", "extremely-easy")
 OUTCOME_COLUMNS = ("problem", "round", "correct")
@@ -36,19 +36,18 @@ OUTCOME_COLUMNS = ("problem", "round", "correct")
 Frames = Mapping[str, Mapping[int, pd.DataFrame]]
 
 
-def transition_matrix(before: Any, after: Any, normalize: str | None = None) -> np.ndarray:
-    """How problems moved between classes, (5, 5): rows before, columns after, in `CLASSES`' order.
+def transition_matrix(before: Any, after: Any) -> np.ndarray:
+    """How problems moved between classes: rows before, columns after, in the order of `CLASSES`.
 
     Parameters
     ----------
     before, after : (P,) success rates
         Of the same problems in the same order.
-    normalize : {None, "rows", "all"}
-        Counts; shares of each row, where an empty row stays zero; or shares of all problems.
 
     Returns
     -------
-    (5, 5) int64 or float64
+    (5, 5) float64
+        Shares of each row. An empty row stays zero.
 
     References
     ----------
@@ -57,9 +56,8 @@ def transition_matrix(before: Any, after: Any, normalize: str | None = None) -> 
     Examples
     --------
     >>> transition_matrix([0, 0, 1], [0.5, 0, 1])[0].tolist()
-    [1, 0, 1, 0, 0]
+    [0.5, 0.0, 0.5, 0.0, 0.0]
     """
-    one_of("normalize", normalize, (None, "rows", "all"))
     rows = class_numbers(before, "before")
     columns = class_numbers(after, "after")
     if rows.shape != columns.shape:
@@ -69,11 +67,8 @@ def transition_matrix(before: Any, after: Any, normalize: str | None = None) -> 
         )
     # Each of the 25 cells has a number, so that one pass counts them all.
     counts = np.bincount(5 * rows + columns, minlength=25).reshape(5, 5)
-    if normalize is None:
-        return counts
-    total = counts.sum(axis=1, keepdims=True) if normalize == "rows" else counts.sum()
     # A class without problems has a row of zeros, and must not become 0 / 0.
-    return counts / np.maximum(total, 1)
+    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
 
 def visits(frame: pd.DataFrame) -> pd.DataFrame:
@@ -99,12 +94,7 @@ def visits(frame: pd.DataFrame) -> pd.DataFrame:
 
 def class_numbers(rates: Any, name: str) -> np.ndarray:
     """Position in `CLASSES` of success rates (P,), (P,) int64."""
-    rates = finite(name, rates, 1)
-    outside = (rates < 0) | (rates > 1)
-    if outside.any():
-        raise ValueError(
-            f"{name}: {rates[outside][0]} is not a rate; numbers from 0 to 1 are needed"
-        )
+    rates = success_rates(name, finite(name, rates, 1))
     # The number of lower bounds that a rate has passed is its class. By the definition of the
     # paper, 0.2 is still hard and 0.8 already easy, hence > for the one and >= for the other.
     above_bounds = [rates > 0, rates > 0.2, rates >= 0.8, rates == 1]
@@ -285,7 +275,7 @@ def transitions(frames: Frames, equal: bool = False) -> dict[str, pd.DataFrame]:
         tables = []
         for seed, last in by_seed.items():
             first = visit_rates(frames[label][seed], 0)
-            tables.append(transition_matrix(first, last[first.index], "rows"))
+            tables.append(transition_matrix(first, last[first.index]))
         matrices[label] = pd.DataFrame(np.mean(tables, axis=0), index=CLASSES, columns=CLASSES)
     return matrices
 
