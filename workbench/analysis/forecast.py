@@ -20,9 +20,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
-from workbench.analysis.curves import Curve, Unit, name_of, read
+from workbench.analysis.curves import Curve, Unit
 from workbench.utils.validation import positive_number
 
 # Forecasts were tried up to so many times the budget of a run, and with so many evaluations of it.
@@ -199,31 +198,3 @@ def of_curves(by_seed: Mapping[int, Curve], budget: float, unit: str | Unit = "r
     places = np.mean([curve.places(unit)[kept] for curve, kept in zip(curves, keep)], axis=0)
     scores = np.array([curve.scores[kept] for curve, kept in zip(curves, keep)])
     return forecast(places, scores, budget)
-
-
-def forecasts(groups: Any, budget: float, unit: str | Unit = "round") -> pd.DataFrame:
-    """Where every label will be when more has been spent, and its ceiling.
-
-    Parameters
-    ----------
-    groups : Record, list of Record, or dict from label to records
-    budget : float
-        In `unit`, at most four times what the runs have spent.
-    unit : str or Unit
-        As in `curves.spent`.
-
-    Returns
-    -------
-    DataFrame, a row a label
-        The attributes of `Forecast`.
-
-    Raises
-    ------
-    ValueError
-        For runs that cannot be compared, see `curves.read`, and a budget that is not above 0.
-    """
-    positive_number("budget", budget)
-    rows = {
-        label: of_curves(by_seed, budget, unit)._asdict() for label, by_seed in read(groups).items()
-    }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(name_of(unit))
