@@ -347,10 +347,7 @@ def _files(paths: Sequence[Path]) -> Any:
 
     kind = FORMATS.get(paths[0].suffix)
     if kind is None:
-        raise ValueError(
-            f"path={str(paths[0])!r}: a directory or a file ending in {', '.join(FORMATS)} is "
-            "needed"
-        )
+        raise ValueError(f"path={str(paths[0])!r}: a file ending in {', '.join(FORMATS)} is needed")
     for path in paths:
         check_size(path)
     if kind == "csv":

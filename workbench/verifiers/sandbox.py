@@ -22,6 +22,7 @@ import json
 import os
 import secrets
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -251,11 +252,8 @@ class Process(AbstractContextManager):
 
 
 def file_of(content: bytes = b"") -> IO[bytes]:
-    """A file without a name; in memory on Linux, so that a full disk changes no verdict."""
-    if sys.platform == "linux":
-        file: IO[bytes] = os.fdopen(os.memfd_create("sandbox"), "w+b")
-    else:
-        file = tempfile.TemporaryFile()
+    """A temporary file without a name."""
+    file = tempfile.TemporaryFile()
     file.write(content)
     file.seek(0)
     return file
@@ -313,17 +311,6 @@ def mounts() -> list[str]:
     return [*arguments, "--dev", "/dev", "--remount-ro", "/dev"]
 
 
-class Condition(ctypes.Structure):
-    """What a rule of libseccomp asks of an argument (struct scmp_arg_cmp)."""
-
-    _fields_ = (
-        ("argument", ctypes.c_uint),
-        ("comparison", ctypes.c_int),
-        ("first", ctypes.c_uint64),
-        ("second", ctypes.c_uint64),
-    )
-
-
 def call_filter() -> bytes:
     """A filter of system calls as bubblewrap takes it, made by libseccomp
     (https://github.com/seccomp/libseccomp).
@@ -340,19 +327,20 @@ def call_filter() -> bytes:
     library.seccomp_init.restype = ctypes.c_void_p
     rules = ctypes.c_void_p(library.seccomp_init(ALLOW))
 
-    def refuse(call: str, error: int, *conditions: Condition) -> None:
+    def refuse(call: str, error: int, *condition: int) -> None:
         number = library.seccomp_syscall_resolve_name(call.encode())
-        array = (Condition * len(conditions))(*conditions)
-        if library.seccomp_rule_add_array(rules, FAIL + error, number, len(conditions), array):
+        # struct scmp_arg_cmp: an argument's number, the comparison, and two operands.
+        conditions = struct.pack("IiQQ", *condition) if condition else None
+        if library.seccomp_rule_add_array(rules, FAIL + error, number, bool(condition), conditions):
             raise OSError(f"sandbox='bwrap': this libseccomp cannot refuse {call}")
 
     for call in REFUSED:
         refuse(call, errno.EPERM)
     # Libraries that do not find it start their threads by `clone`, whose flags a filter can read.
     refuse("clone3", errno.ENOSYS)
-    refuse("clone", errno.EPERM, Condition(0, MASKED_EQUAL, CLONE_THREAD, 0))
+    refuse("clone", errno.EPERM, 0, MASKED_EQUAL, CLONE_THREAD, 0)
     # By this a program could outlive the caller.
-    refuse("prctl", errno.EPERM, Condition(0, EQUAL, PR_SET_PDEATHSIG, 0))
+    refuse("prctl", errno.EPERM, 0, EQUAL, PR_SET_PDEATHSIG, 0)
     with file_of() as file:
         library.seccomp_export_bpf(rules, file.fileno())
         library.seccomp_release(rules)
