@@ -4,7 +4,6 @@ All rows are checked before any model is loaded: a training run that meets an un
 hour would end there.
 """
 
-import csv
 import json
 import re
 from collections import Counter
@@ -18,7 +17,6 @@ import numpy as np
 from workbench.datasets.readers import check_place
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.validation import (
-    LARGEST_FILE,
     brief,
     check_size,
     did_you_mean,
@@ -145,7 +143,7 @@ def from_file(
     check_size(file)
     try:
         pool = from_rows(KINDS[file.suffix](file), verifier=verifier, **options)
-    except (ValueError, csv.Error, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"path={str(path)!r}: {error}") from None
     # A verifier of your own is nothing that a manifest can make again.
     if verifier is None:
@@ -193,25 +191,18 @@ def _of_json(path: Path) -> list[Any]:
     return rows
 
 
-def csv_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file. Everything stays text: "007" and "1e3" are answers as they stand."""
-    # The tests of a program in one field are longer than Python allows by itself.
-    usual = csv.field_size_limit(LARGEST_FILE)
-    try:
-        with path.open(encoding=ENCODING, newline="") as file:
-            # Strict, or a quotation mark that is never closed would swallow all rows behind it.
-            reader = csv.DictReader(file, strict=True)
-            names = reader.fieldnames or []  # read from the file when asked for
-            rows = list(reader)
-    finally:
-        csv.field_size_limit(usual)
-    _check_columns(names)
-    for number, row in enumerate(rows):
-        if None in row:
-            raise ValueError(
-                f"row {number} has more fields than columns; a comma needs quotation marks"
-            )
-    return rows
+def csv_rows(path: Path) -> Any:
+    """A data frame of a CSV file. Everything stays text: "007" and "1e3" are answers as they stand.
+
+    ValueError for a row with more fields than the first, and for a quotation mark that is never
+    closed.
+    """
+    import pandas as pd
+
+    # With the names as a row, since pandas would change names that come twice.
+    rows = pd.read_csv(path, header=None, dtype=str, keep_default_na=False, encoding=ENCODING)
+    rows.columns = pd.Index(rows.iloc[0])
+    return rows[1:].fillna("")
 
 
 def _of_parquet(path: Path) -> Any:

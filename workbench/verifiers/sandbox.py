@@ -195,6 +195,7 @@ class Process(AbstractContextManager):
     def __init__(
         self, command: list[str], stdin: Any, stdout: Any, fds: Sequence[int], started: Any
     ) -> None:
+        self.is_late = False
         self.started = started
         self.output = file_of()
         self.complaints = file_of()
@@ -226,18 +227,17 @@ class Process(AbstractContextManager):
         """Wait for its end, at most so many seconds from the start of its program on."""
         self.wait_for_start()
         began = time.monotonic()
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(max(0.0, seconds))
+        code = self.stop(max(0.0, seconds))
         took = time.monotonic() - began
-        is_late = self.process.returncode is None
-        code = self.stop()
         self.output.seek(0)
-        return Ended(self.output.read(), code, is_late, took)
+        return Ended(self.output.read(), code, self.is_late, took)
 
     def stop(self, seconds: float = 0.0) -> int:
         """Kill what still runs after so many seconds; its exit code."""
-        with suppress(subprocess.TimeoutExpired):
+        try:
             self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.is_late = True
         # It may have ended by itself just now. macOS calls that a matter of permission.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, SIGKILL)
