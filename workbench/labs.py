@@ -683,16 +683,10 @@ def _on_model(
     # A subclass of `Math` may score otherwise, so only `Math` itself is known.
     if not are_known or not (verifier is None or type(verifier) is Math):
         return lab
-    return lab.described(
-        {
-            "lab": kind,
-            **lab.model,
-            "sampling": _settings(config.sampling),
-            "problems": problems.config,
-            "held_out": None if held_out is None else held_out.config,
-            "verifier": None if verifier is None else verifier.config,
-        }
-    )
+    made = {"problems": problems, "held_out": held_out, "verifier": verifier}
+    configs = {name: None if part is None else part.config for name, part in made.items()}
+    sampling = _settings(config.sampling)
+    return lab.described({"lab": kind, **lab.model, "sampling": sampling, **configs})
 
 
 def _settings(value: Any) -> dict[str, Any]:

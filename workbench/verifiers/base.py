@@ -15,11 +15,10 @@ from workbench.utils.descriptions import compose, parameters
 from workbench.utils.names import GRADED
 from workbench.utils.validation import brief, cause_of, texts
 
+#: What became of a response. `ok`: equivalent to the gold answer, or all its tests passed. `wrong`:
+#: read, but not that. `unparsed`: no answer could be read. `timeout`: killed at the deadline.
+#: `crash`: the worker or the program ran out of memory or died.
 STATUSES = ("ok", "wrong", "unparsed", "timeout", "crash")
-"""What became of a response. `ok`: equivalent to the gold answer, or all its tests passed. `wrong`:
-read, but not that. `unparsed`: no answer could be read. `timeout`: killed at the deadline. `crash`:
-the worker or the program ran out of memory or died.
-"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -302,11 +302,8 @@ def same_output(output: str, expected: str) -> bool:
     >>> same_output("1 0.3333333\\n", "1  0.333333333"), same_output("12", "1 2")
     (True, False)
     """
-    words = output.split()
-    expected_words = expected.split()
-    if len(words) != len(expected_words):
-        return False
-    return all(map(_same_word, words, expected_words))
+    words, wanted = output.split(), expected.split()
+    return len(words) == len(wanted) and all(map(_same_word, words, wanted))
 
 
 def _same_word(word: str, expected: str) -> bool:
