@@ -293,9 +293,9 @@ def _from_hub(key: str, split: str, revision: str) -> Any:
     try:
         return _directory(key, Path(snapshot()), split)
     except (HTTPError, OSError) as error:
-        gate = ""
-        if entry.gated:
-            gate = ", after accepting its terms on its page and `hf auth login` (it is gated)"
+        gate = (
+            ", after accepting its terms and `hf auth login` (it is gated)" if entry.gated else ""
+        )
         raise ConnectionError(
             f"{key}: {repository} is not on this machine and the hub does not give it "
             f"({cause_of(error)}); run `{command(key, revision)}` where there is a network{gate}, "
