@@ -705,5 +705,5 @@ def _check_texts(pool: Pool) -> None:
         for name, text in (("prompt", problem.prompt), ("answer", problem.answer)):
             if not isinstance(text, str) or not text.strip():
                 raise ValueError(
-                    f"problems: the {name} of {problem.id!r} is {brief(text)}; a text is needed"
+                    f"problems: the {name} of {problem.id!r} is {brief(text)}: blank, or no text"
                 )

@@ -194,7 +194,7 @@ def hub(
         order = generator(seed, "hub", key, split).permutation(len(ids))
         chosen = {ids[i] for i in order[:n]}
         found = {id: each for id, each in found.items() if id in chosen}
-    config = {"family": "hub", "name": key, "split": split, "n": n, "seed": seed}
+    config: dict[str, Any] = {"family": "hub", "name": key, "split": split, "n": n, "seed": seed}
     config |= {"template": template, "levels": levels and list(levels), "left_out": reasons}
     if path is not None:
         config["path"] = str(path)
