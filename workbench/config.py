@@ -365,7 +365,9 @@ def _target(name: Any) -> Any:
     known = _buildable_of_packages() | _buildable()
     if isinstance(name, str) and name in known:
         return known[name]
-    raise ValueError(f"{brief(name)} is not a slot value that data can name; pass the object")
+    raise ValueError(
+        f"{brief(name)} is not a slot value of this package or of an installed one; pass the object"
+    )
 
 
 # Settings
