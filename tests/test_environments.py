@@ -371,7 +371,7 @@ def test_scoring_works_where_an_event_loop_is_running(write):
         ),
         (
             {"prompt": "prompt=[vf.UserMessage(content='1+1='), vf.AssistantMessage(content='2')]"},
-            "begins with more than a text of the user",
+            "begins with more than a text",
         ),
         ({"prompt": "prompt=' '"}, "a task without a prompt"),
         ({"taskset": f"{PLACES['taskset']}    INFINITE = True\n\n"}, "has no end; say how many"),
@@ -405,7 +405,7 @@ def test_a_set_without_end_is_taken_from(write):
 
 def test_problems_of_another_environment_are_refused(write):
     sums = wb.problems.environment(write())
-    with pytest.raises(ValueError, match=r"answers holds '2'.* same environ"):
+    with pytest.raises(ValueError, match=r"answers holds '2': no task of this environ"):
         sums.verifier.score(["2"], ["2"])
 
 

@@ -120,9 +120,7 @@ def _distinct_chains(n: int, levels: Sequence[int], seed: int, split: str) -> It
     while len(found) < n:
         open_levels = [level for level in levels if level in generators]
         if not open_levels:
-            raise ValueError(
-                f"levels={tuple(levels)}: of {n} {split} problems there are {len(found)}"
-            )
+            raise ValueError(f"levels={levels}: of {n} {split} problems there are {len(found)}")
         missing = n - len(found)
         # As equal as they go: the first levels take what is left over.
         shares = np.bincount(np.arange(missing) % len(open_levels), minlength=len(open_levels))

@@ -220,8 +220,7 @@ def _distinct(
                 turn += 1  # this level may have none left of this class
             if misses > MOST_MISSES:
                 raise ValueError(
-                    f"levels={levels}: of {n} {split} problems of regime={regime!r} there are "
-                    f"{len(found)}"
+                    f"levels={levels}: {len(found)} of {n} {split} problems in regime={regime!r}"
                 )
     return tuple(found.values())
 

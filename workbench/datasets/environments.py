@@ -138,9 +138,7 @@ def _taskset(name: str, options: Mapping[str, Any]) -> Any:
             f"environment {name!r} is not installed ({error}); install the package that brings it"
         ) from error
     except (AttributeError, TypeError) as error:
-        raise ValueError(
-            f"environment {name!r} is no taskset of verifiers 0.4 or later: {error}"
-        ) from error
+        raise ValueError(f"environment {name!r} is no taskset of verifiers 0.4: {error}") from error
     if several:
         raise ValueError(f"environment {name!r} needs several agents; here a rollout is one reply")
     known = [each for each in kind.model_fields if each != "id"]
@@ -191,9 +189,7 @@ def _problem(name: str, task: Any) -> Problem:
     messages: Sequence[Any] = () if isinstance(data.prompt, str | None) else data.prompt
     for message in messages:
         if message.role != "user" or not isinstance(message.content, str):
-            raise ValueError(
-                f"environment {name!r} begins with more than a text of the user: {brief(message)}"
-            )
+            raise ValueError(f"environment {name!r} begins with more than a text: {brief(message)}")
     prompt = data.prompt_text
     if not prompt.strip():
         raise ValueError(f"environment {name!r} has a task without a prompt: {brief(data)}")
@@ -230,9 +226,7 @@ class TaskRewards(Verifier):
         """See `Verifier`."""
         for answer in answers:
             if answer not in self.tasks:
-                raise ValueError(
-                    f"answers holds {brief(answer)}: a task of the same environment is needed"
-                )
+                raise ValueError(f"answers holds {brief(answer)}: no task of this environment")
         # In a thread, since a notebook has an event loop of its own running in this one.
         with ThreadPoolExecutor(max_workers=1) as pool:
             rewards = pool.submit(asyncio.run, self._rewards(responses, answers)).result()

@@ -66,7 +66,5 @@ def reasoning_gym(
         if len(found) == n:
             break
     if len(found) < n:
-        raise ValueError(
-            f"n={n}: {name} has only {len(found)} distinct {split} problems among {size} draws"
-        )
+        raise ValueError(f"n={n}: {name} has only {len(found)} {split} problems in {size} draws")
     return Pool(found.values(), config)
