@@ -336,9 +336,6 @@ def _files(paths: Sequence[Path]) -> Any:
         check_size(path)
     if kind == "csv":
         # Answers stay as they stand there: 0.50, numbers of twenty digits, and None or NA.
-        tables = [csv_rows(path) for path in paths]
-        return datasets.Dataset.from_list(
-            [row for each in tables for row in each.to_dict("records")]
-        )
+        return datasets.Dataset.from_list([row for path in paths for row in csv_rows(path)])
     # Files that are given by name are all one split to `datasets`, which it calls train.
     return datasets.load_dataset(kind, data_files=list(map(str, paths)), split="train")

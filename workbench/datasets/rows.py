@@ -191,8 +191,8 @@ def _of_json(path: Path) -> list[Any]:
     return rows
 
 
-def csv_rows(path: Path) -> Any:
-    """A data frame of a CSV file. Everything stays text: "007" and "1e3" are answers as they stand.
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file. Everything stays text: "007" and "1e3" are answers as they stand.
 
     ValueError for a row with more fields than the first, and for a quotation mark that is never
     closed.
@@ -202,15 +202,20 @@ def csv_rows(path: Path) -> Any:
     # With the names as a row, since pandas would change names that come twice.
     rows = pd.read_csv(path, header=None, dtype=str, keep_default_na=False, encoding=ENCODING)
     rows.columns = pd.Index(rows.iloc[0])
-    return rows[1:].fillna("")
+    return _listed_rows(rows[1:].fillna(""))
 
 
-def _of_parquet(path: Path) -> Any:
+def _of_parquet(path: Path) -> list[dict[str, Any]]:
+    import pyarrow as pa
     import pyarrow.parquet
 
-    # Whole numbers stay whole beside missing ones, and an index that pandas wrote is a column.
     table = pyarrow.parquet.read_table(path)
-    return table.to_pandas(integer_object_nulls=True, ignore_metadata=True)
+    for place, column in enumerate(table.columns):
+        if pa.types.is_float32(column.type):
+            # As they are written: 0.1 of 32 bits is 0.10000000149 in 64.
+            exact = column.cast(pa.string()).cast(pa.float64())
+            table = table.set_column(place, table.column_names[place], exact)
+    return table.to_pylist()
 
 
 ENCODING = "utf-8-sig"  # with or without a byte order mark
