@@ -77,7 +77,8 @@ def check_verifier(verifier: Any) -> None:
     """Raise ValueError unless a value is a verifier that can judge."""
     if isinstance(verifier, type) or not callable(getattr(verifier, "score", None)):
         raise ValueError(
-            f"verifier={brief(verifier)}: an object with score() is needed, as verifiers.Math()"
+            f"verifier={brief(verifier)}: an object with score() is needed, such as "
+            "verifiers.Math(), or one of a class of yours (docs/guides/own-verifier.md)"
         )
 
 
