@@ -25,8 +25,6 @@ def test_a_pool_prints_itself():
     assert repr(mine) == "Pool(2 problems, the first '1+1=')"
     assert "family 'chains'" in repr(chains.chains(n=4))
     assert repr(arithmetic(None)) == "Stream(endless problems, family 'arithmetic')"
-    html = Pool([Problem("a", "<i>1+1</i>", "2")])._repr_html_()
-    assert "1 problems" in html and "&lt;i&gt;1+1" in html and "<i>" not in html
 
 
 @pytest.mark.parametrize(
@@ -175,7 +173,7 @@ def test_small_levels_leave_their_share_to_others():
         (lambda: arithmetic(10**4, levels=[1]), r"levels=.*10000 train problems.*99"),
         (
             lambda: chains.chains(100, levels=[1], regime="knapsack"),
-            "in the shares of regime='knapsack'",
+            "levels=.* in regime='knapsack'",
         ),
         (lambda: Pool([]), r"problems=\[\]"),
         (lambda: Pool(["1+1="]), r"problems"),

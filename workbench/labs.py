@@ -20,9 +20,8 @@ from workbench.pools import MOST_PROBLEMS, Pool, PoolExhausted, Stream
 from workbench.problems import FAMILIES, arithmetic, chains
 from workbench.slots import COURSE_NEEDS
 from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments
-from workbench.utils.descriptions import compose, describe
+from workbench.utils.descriptions import describe
 from workbench.utils.failures import import_apart
-from workbench.utils.html import card
 from workbench.utils.machine import no_bfloat16, torch_threads
 from workbench.utils.names import LABS as LABS
 from workbench.utils.names import SIZES
@@ -126,9 +125,7 @@ class Lab:
                 _check_texts(pool)
         check_verifier(self.verifier)
         if not callable(self.make_policy):
-            raise ValueError(
-                f"make_policy={brief(self.make_policy)}: a function that returns a policy is needed"
-            )
+            raise ValueError(f"make_policy={brief(self.make_policy)}: a function is needed")
         check_arguments(self)
         if "lr" in self.optimizer:
             raise ValueError(f"optimizer={self.optimizer!r}: lr is the argument learning_rate")
@@ -268,18 +265,6 @@ class Lab:
             f"Lab({self.name!r}, {self.problems!r}, {held_out} held-out problems, "
             f"learning_rate={self.learning_rate}, {self.sampling}{stress})"
         )
-
-    def _repr_html_(self) -> str:
-        rows = [
-            ("problems", self.problems),
-            ("held out", self.held_out),
-            ("responses to each", self.samples),
-            ("verifier", type(self.verifier).__name__),
-            ("sampling", compose(self.sampling)),
-            ("learning rate", f"{self.learning_rate:g}"),
-            ("stress", compose(self.stress) if self.stress.described else "none"),
-        ]
-        return card(f"Lab {self.name}", rows)
 
 
 # The embedded lab
@@ -698,16 +683,10 @@ def _on_model(
     # A subclass of `Math` may score otherwise, so only `Math` itself is known.
     if not are_known or not (verifier is None or type(verifier) is Math):
         return lab
-    return lab.described(
-        {
-            "lab": kind,
-            **lab.model,
-            "sampling": _settings(config.sampling),
-            "problems": problems.config,
-            "held_out": None if held_out is None else held_out.config,
-            "verifier": None if verifier is None else verifier.config,
-        }
-    )
+    made = {"problems": problems, "held_out": held_out, "verifier": verifier}
+    configs = {name: None if part is None else part.config for name, part in made.items()}
+    sampling = _settings(config.sampling)
+    return lab.described({"lab": kind, **lab.model, "sampling": sampling, **configs})
 
 
 def _settings(value: Any) -> dict[str, Any]:
@@ -726,6 +705,5 @@ def _check_texts(pool: Pool) -> None:
         for name, text in (("prompt", problem.prompt), ("answer", problem.answer)):
             if not isinstance(text, str) or not text.strip():
                 raise ValueError(
-                    f"problems: the {name} of {problem.id!r} is {brief(text)}; a text that is not "
-                    "blank is needed"
+                    f"problems: the {name} of {problem.id!r} is {brief(text)}: blank, or no text"
                 )

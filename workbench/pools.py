@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from workbench.utils.html import card
 from workbench.utils.seeding import derive, generator, permutation
 from workbench.utils.validation import brief, positive_number, whole_number
 
@@ -97,10 +96,6 @@ class Pool(Sequence):
         family = f", family {self.config['family']!r}" if "family" in self.config else ""
         return f"Pool({len(self)} problems{family}, the first {brief(self.problems[0].prompt)})"
 
-    def _repr_html_(self) -> str:
-        first = [(brief(each.prompt), brief(each.answer)) for each in self.problems[:5]]
-        return card(f"{self!r}: prompts and answers", first)
-
     def __len__(self) -> int:
         return len(self.problems)
 
@@ -140,8 +135,7 @@ class Pool(Sequence):
         wanted = round(held_out * size) if held_out < 1 else held_out
         if not 1 <= wanted < size or wanted != int(wanted):
             raise ValueError(
-                f"held_out={held_out!r}: a number from 1 to {size - 1}, or a share of the {size} "
-                "problems that leaves some on both sides, is needed"
+                f"held_out={held_out!r}: a number from 1 to {size - 1} is needed, or such a share"
             )
         first = sorted(self.problems, key=lambda problem: derive(seed, "split", problem.id))
         apart = {problem.id for problem in first[: int(wanted)]}
@@ -263,9 +257,7 @@ class Stream:
             # Only misses in a row count: a slow search that still finds something goes on.
             misses += 1
             if misses > MOST_MISSES:
-                raise PoolExhausted(
-                    f"n={n}: the stream has too few different problems for one round"
-                )
+                raise PoolExhausted(f"n={n}: the stream has too few different problems")
         return list(drawn.values()), cursor
 
     def epoch(self, cursor: int) -> int:
