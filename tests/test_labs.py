@@ -287,6 +287,7 @@ def test_rows_and_the_precision_of_the_head_reach_the_policy():
 
 def test_a_lab_and_a_policy_print_what_a_person_would_ask(lab, policy):
     assert "Pool(32 problems" in repr(lab) and "12 held-out" in repr(lab)
-    assert "Stress" not in repr(lab)
-    assert "Stress(lag=2" in repr(lab.stressed(lag=2))
+    assert "Stress" not in repr(lab) and "Stress(" not in lab._repr_html_()
+    stressed = lab.stressed(lag=2)
+    assert "Stress(lag=2" in repr(stressed) and "Stress(lag=2" in stressed._repr_html_()
     assert re.fullmatch(r"TransformersPolicy\('.*tiny', [\d,]+ parameters, on cpu\)", repr(policy))

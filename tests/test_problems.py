@@ -25,6 +25,8 @@ def test_a_pool_prints_itself():
     assert repr(mine) == "Pool(2 problems, the first '1+1=')"
     assert "family 'chains'" in repr(chains.chains(n=4))
     assert repr(arithmetic(None)) == "Stream(endless problems, family 'arithmetic')"
+    html = Pool([Problem("a", "<i>1+1</i>", "2")])._repr_html_()
+    assert "1 problems" in html and "&lt;i&gt;1+1" in html and "<i>" not in html
 
 
 @pytest.mark.parametrize(

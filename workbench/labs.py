@@ -20,8 +20,9 @@ from workbench.pools import MOST_PROBLEMS, Pool, PoolExhausted, Stream
 from workbench.problems import FAMILIES, arithmetic, chains
 from workbench.slots import COURSE_NEEDS
 from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments
-from workbench.utils.descriptions import describe
+from workbench.utils.descriptions import compose, describe
 from workbench.utils.failures import import_apart
+from workbench.utils.html import card
 from workbench.utils.machine import no_bfloat16, torch_threads
 from workbench.utils.names import LABS as LABS
 from workbench.utils.names import SIZES
@@ -265,6 +266,18 @@ class Lab:
             f"Lab({self.name!r}, {self.problems!r}, {held_out} held-out problems, "
             f"learning_rate={self.learning_rate}, {self.sampling}{stress})"
         )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("problems", self.problems),
+            ("held out", self.held_out),
+            ("responses to each", self.samples),
+            ("verifier", type(self.verifier).__name__),
+            ("sampling", compose(self.sampling)),
+            ("learning rate", f"{self.learning_rate:g}"),
+            ("stress", compose(self.stress) if self.stress.described else "none"),
+        ]
+        return card(f"Lab {self.name}", rows)
 
 
 # The embedded lab

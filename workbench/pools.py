@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.utils.html import card
 from workbench.utils.seeding import derive, generator, permutation
 from workbench.utils.validation import brief, positive_number, whole_number
 
@@ -95,6 +96,10 @@ class Pool(Sequence):
     def __repr__(self) -> str:
         family = f", family {self.config['family']!r}" if "family" in self.config else ""
         return f"Pool({len(self)} problems{family}, the first {brief(self.problems[0].prompt)})"
+
+    def _repr_html_(self) -> str:
+        first = [(brief(each.prompt), brief(each.answer)) for each in self.problems[:5]]
+        return card(f"{self!r}: prompts and answers", first)
 
     def __len__(self) -> int:
         return len(self.problems)
