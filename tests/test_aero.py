@@ -273,6 +273,7 @@ def test_a_bill_is_read_over_one_range_of_rounds_in_every_unit(tmp_path):
         assert aero.change(runs["a"], runs["b"], unit, (2, 3)).value == pytest.approx(0)
 
 
+@pytest.mark.long
 def test_what_is_saved_is_the_change_turned_around(pairs):
     table = aero.saved(pairs, "AERO", ["GRPO, 16"])["against GRPO, 16"]
     found = aero.change(pairs["AERO"], pairs["GRPO, 16"], "flops")

@@ -57,6 +57,7 @@ class TestBandit:
 
 
 class TestRegret:
+    @pytest.mark.long
     @pytest.mark.slow
     def test_never_falls_and_the_oracle_has_none(self, curves):
         for name, curve in curves.items():

@@ -153,6 +153,7 @@ class TestBuffer:
             Buffer(rounds)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("base", ["grpo", "dapo", "gspo"])
 @pytest.mark.parametrize("scope", ["group", "buffer"])

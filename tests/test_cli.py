@@ -419,6 +419,7 @@ def test_show_reads_a_record_that_was_packed_without_levels(tmp_path):
         plots.accuracy_by_level(wb.load(tmp_path / "runs" / "seed-0"))
 
 
+@pytest.mark.long
 def test_report_writes_a_page(tmp_path):
     page = tmp_path / "deep" / "page.html"
     result = invoke("report", f"{SEEDS}/seed-0", "--out", page)

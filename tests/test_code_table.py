@@ -161,4 +161,4 @@ def test_every_row_of_the_table():
 )
 def test_inputs_that_are_no_texts_are_named(tests):
     with pytest.raises(ValueError, match=r"answers\[0\]=.*an input or an output is"):
-        Code().score(["```\n1\n```"], [json.dumps(tests)])
+        Code(sandbox="none").score(["```\n1\n```"], [json.dumps(tests)])

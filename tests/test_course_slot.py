@@ -663,6 +663,7 @@ METHODS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_a_resumed_run_is_the_uninterrupted_one(late, name, tmp_path):

@@ -111,6 +111,7 @@ def test_stopped_anywhere_a_run_goes_on_bit_for_bit(
     assert run.record.rounds["reward"].equals(record.rounds["reward"])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "place, named", [("forward", "micro_tokens from 8192 to 4096"), ("sampling", "rows from 1024")]

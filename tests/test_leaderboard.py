@@ -442,6 +442,7 @@ def test_a_second_start_makes_nothing_and_tells_the_same(made):
     assert again.splitlines()[-1] == first.splitlines()[-1]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_tables_are_printed(made):
     _, first, _ = made

@@ -55,6 +55,7 @@ def test_every_paper_is_a_method():
 
 # What these three have learnt goes on from one epoch to the next. That every method goes on exactly
 # within an epoch is in test_run.py.
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ar3po", "knapsack", "cbs"])
 def test_five_rounds_resume_exactly(name, tmp_path):
@@ -169,6 +170,7 @@ def test_a_cross_product_is_one_expression(tmp_path):
     assert "MaxVariance(m=4)" in repr(method)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["epoch", "beta", "fresh", "predictor"])
 def test_every_kind_of_success_rate_runs(kind, tmp_path):

@@ -187,6 +187,7 @@ class TestVerdicts:
         assert len(table) == expected + len(pods.CLAIMS_OF_SIZES) + len(pods.CLAIMS_AT_ONE_RATE)
         assert table["claim"].is_unique
 
+    @pytest.mark.long
     def test_claims_at_one_rate_say_so(self, table):
         last = table.tail(len(pods.CLAIMS_AT_ONE_RATE))
         assert (last["verdict"] == "cannot tell: no tuned run").all()

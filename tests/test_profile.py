@@ -434,6 +434,7 @@ def test_a_killed_profile_goes_on(tmp_path):
     assert all(path.stat().st_mtime_ns == then for path, then in there.items())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_server_that_dies(tmp_path):
     out = tmp_path / "profile"

@@ -204,6 +204,7 @@ def test_the_recorded_runs_take_little_room():
     assert sum(path.stat().st_size for path in files) < 40e6
 
 
+@pytest.mark.long
 def test_a_run_made_again_is_the_same(runs, tmp_path):
     """Its first rounds, in the lab that it was recorded in.
 

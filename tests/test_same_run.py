@@ -389,6 +389,7 @@ def test_the_runs_of_a_trial_know_their_label_and_keep_a_sample(made):
     assert set(runs.load_all(made / "runs")) == {"grpo", "three"}
 
 
+@pytest.mark.long
 def test_folders_of_two_arms_that_were_exchanged_are_named(made, tmp_path):
     """They once turned the sentence of the trial around."""
     out = copied(made, tmp_path / "trial")
@@ -612,6 +613,7 @@ def test_a_folder_that_changed_under_a_live_run_is_not_written_to(tmp_path, chan
                 assert before.get(path) == after.get(path), path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rounds, every", [(4, 2), (3, 2), (4, 3), (1, 5)])
 @pytest.mark.parametrize("lost", [1, 2, "half a line"])
 @pytest.mark.slow
@@ -683,6 +685,7 @@ def test_what_others_are_given_is_a_copy(tmp_path):
 # Threads
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_shared", [True, False], ids=["one-lab", "two-labs"])
 @pytest.mark.slow
 def test_two_runs_in_two_threads_are_what_they_are_alone(tmp_path, is_shared):

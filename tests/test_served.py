@@ -93,6 +93,7 @@ def test_a_chat_is_asked_in_messages_and_a_key_is_sent(local):
     assert "secret" not in repr(served.server)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_plays_every_round_without_an_update(local, tmp_path):
     rows = go(wb.Run(lab_at(url_of(local)), wb.methods.knapsack(4), out=tmp_path, **SMALL), 3)
@@ -247,6 +248,7 @@ class ByFile:
         self.resets += 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "adapter"], scope="class")
 class TestServedEngine(Contract):

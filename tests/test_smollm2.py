@@ -64,6 +64,7 @@ def test_a_model_that_is_there_is_not_written_again(tmp_path, monkeypatch):
     assert (tmp_path / "tokenizer.json").read_text() == "{}"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     bool(smollm2.missing()), reason=f"the model's packages are not installed: {smollm2.INSTALL}"
 )
@@ -80,7 +81,8 @@ def test_two_rounds_of_pods_train_the_adapter(tmp_path):
     assert [row["rollouts"] for row in rows] == [32, 32]
     # It is right sometimes, so there is something to learn from.
     assert 0 < sum(row["correct"] for row in rows) < 2
-    assert all(row["gradient_norm"] > 0 for row in rows)
+    # Other processors draw other tokens, and a round may find no right answer at all.
+    assert any(row["gradient_norm"] > 0 for row in rows)
     parameters = dict(run.policy.model.named_parameters())
     trained = [name for name, value in parameters.items() if value.requires_grad]
     assert trained and all("lora_" in name for name in trained)

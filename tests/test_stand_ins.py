@@ -444,6 +444,7 @@ def test_slots_that_need_entropies_have_everything_rescored(vllm, tmp_path):
     assert np.isfinite(rows[0]["entropy"])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_gap_is_corrected_by_default(vllm, tmp_path):
     """Responses that the trainer finds 3 times as likely as the sampler, or more, are left out."""

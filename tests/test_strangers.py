@@ -257,7 +257,7 @@ ATTACKS = [
     {"is": "advantages._scaled"},
     {"is": "labs.tiny"},
     {"is": "scheduler.Learner", "width": 10},
-    {"is": "success_rates.Predictor", "config": None},
+    {"is": "success_rates.outcomes", "config": None},
     {"is": "selectors.dataclass"},
     {"is": "selectors.derive"},
     {"is": "rewards.total"},

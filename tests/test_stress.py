@@ -111,6 +111,7 @@ class TestOldWeights:
             again = sampler.generate([problems[id] for id in ids], [4] * 8, LAB.sampling, seeds)
             assert again.text.tolist() == by_round[number]["text"].tolist()
 
+    @pytest.mark.long
     @pytest.mark.slow
     @pytest.mark.parametrize("stress", [{"lag": 3}, {"lag": 1, "missed": 0.2, "accepted": 0.1}])
     @pytest.mark.parametrize("name", ["grpo", "corrected", "ar3po", "pods"])

@@ -705,6 +705,7 @@ def test_notebooks_run_side_by_side_and_a_failure_stops_no_other(notebooks):
     assert len(lines) == 6
 
 
+@pytest.mark.long
 @linux
 def test_a_run_that_is_killed_leaves_no_kernel_behind(tmp_path):
     """The kernel of a notebook is a child of the run, and another package's."""

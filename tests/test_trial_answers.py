@@ -61,6 +61,7 @@ def test_looks_do_not_inflate_false_alarms():
     assert false_alarms(1, LOOKS, 400, np.zeros(1)) < 0.08
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_arms_pass_on_their_error_and_no_more():
     # One arm is far better and is decided at once; the two others keep 5 % together.
@@ -289,6 +290,7 @@ def test_so_many_pairs_would_find_what_was_measured_in_four_trials_of_five(grpo,
     assert 0.7 < found.count(word) / 500 < 0.97
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ratio", [0.7, 0.85, 1.0])
 @pytest.mark.parametrize("made", [0, 4])
 @pytest.mark.slow

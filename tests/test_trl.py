@@ -444,7 +444,7 @@ def test_a_mode_of_replay_sets_rows_and_ratio(mode, tmp_path):
     solved = sampled.assign(
         correct=is_first, reward=is_first.astype(float), round=np.zeros(size, dtype=np.int64)
     )
-    one.method.replay.load_state_dict({})
+    one.method.replay.load_state_dict(CorrectResponses(mode).state_dict())
     one.method.replay.feedback(solved, Context(seed=0, round=0))
     failed = sampled.assign(correct=np.zeros(size, dtype=bool), reward=np.zeros(size))
 

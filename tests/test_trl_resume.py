@@ -70,6 +70,7 @@ def measured(one, after=0):
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EVERY)
 def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path):
     whole, resumed = interrupted(tmp_path, EVERY[name])

@@ -102,6 +102,7 @@ IN_FULL = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place, name", enumerate(IN_FULL))
 def test_methods_train_on_format_and_accuracy(place, name, tmp_path):
     """In either order by turns, and after a round in which every reward was None."""
@@ -171,6 +172,7 @@ def test_rewards_other_than_0_and_1_do_not_say_what_is_correct(name, function, g
     assert same(before, weights(one))  # nothing has been trained on
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["dapo", "speed"])
 @pytest.mark.parametrize("reward", [[short], [boxed, short]], ids=["one", "two"])
 def test_dynamic_sampling_goes_by_graded_rewards(name, reward, tmp_path):

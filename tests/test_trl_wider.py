@@ -380,6 +380,7 @@ def vllm(monkeypatch):
     os.environ.update(kept)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mode, name", [("colocate", "pods"), ("server", "ar3po"), ("colocate", "cbs")]
 )

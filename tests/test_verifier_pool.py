@@ -276,6 +276,7 @@ def test_close_leaves_nothing_and_a_later_run_starts_again(judge):
     assert process.returncode is not None
 
 
+@pytest.mark.long
 @LINUX
 def test_a_paused_server_is_replaced_once(judge, monkeypatch):
     with Pool(judge, workers=1, deadline=0.2) as pool:
