@@ -290,6 +290,7 @@ def test_the_three_models_of_table_6_are_named_apart():
     assert table.loc["Qwen2.5-1.5B-Base", "fewer gained"] == pytest.approx(2.2)
 
 
+@pytest.mark.long
 def test_a_machine_is_billed_with_its_constant(pairs):
     runs = {name: pairs[name] for name in ("GRPO, 16", "AERO", "GRPO, 5")}
     table = aero.machine_costs(runs, 0.48, "GRPO, 16").set_index(["machine", "label"])

@@ -134,6 +134,7 @@ class TestLearning:
 
 
 class TestOnRecords:
+    @pytest.mark.long
     def test_the_arms_are_those_of_the_regime(self, recorded):
         from papers.regimes import REGIMES
 

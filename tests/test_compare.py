@@ -95,6 +95,7 @@ def test_a_directory_of_trl_gives_rewards_rollouts_and_the_rate(trained):
     ],
     ids=["method", "reused", "seldom"],
 )
+@pytest.mark.long
 def test_rollouts_of_trl_are_all_that_were_sampled(settings, expected, tmp_path):
     one = trainer(
         tmp_path,

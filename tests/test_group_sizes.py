@@ -53,7 +53,7 @@ NEAREST = {"aero": "12", "ar3po-beta": "5", "ar3po-mopps": "5", "duet": "4", "pi
 NEAREST |= {"cppo": "16", "knapsack-maxvar": "16", "reinforce-ada": "16"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_method_that_samples_another_number_stands_beside_the_group_nearest_to_it(costs):
     board = wb.load_all(ROOT / "data" / "runs" / "leaderboard")
     groups = {label: board[label] for label in (*NEAREST, "grpo-16")}

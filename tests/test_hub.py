@@ -155,6 +155,7 @@ def fenced(program):
 
 
 @pytest.mark.parametrize("name", OF_CODE)
+@pytest.mark.long
 def test_reference_programs_pass_their_tests_and_are_in_no_prompt(name, code):
     pool = sample(name, verifier=code)
     assert len(pool) == SIZES[name], "a reference program that fails is left out, with a warning"

@@ -142,6 +142,7 @@ def test_a_lab_that_is_made_like_another_may_say_so(lab):
 @pytest.mark.parametrize(
     "lora", [None, {"r": 4, "target_modules": "all-linear"}], ids=["full", "lora"]
 )
+@pytest.mark.long
 def test_any_causal_lm_trains_and_resumes_from_its_manifest(lora, tmp_path):
     if lora:
         pytest.importorskip("peft", reason="peft is not installed (pip install peft)")

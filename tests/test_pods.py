@@ -193,6 +193,7 @@ class TestVerdicts:
         assert (last["verdict"] == "cannot tell: no tuned run").all()
         assert (last["at one rate"] != "").all()
 
+    @pytest.mark.long
     def test_the_rule_is_decided_between_tuned_arms(self, table):
         [row] = table[table["claim"].str.startswith("max-variance above random")].to_dict("records")
         assert (row["seeds"], row["verdict"]) == ("8", "agrees")

@@ -277,7 +277,7 @@ def test_numbers_in_a_csv_file_stay_as_they_are_written(tmp_path):
         ("2.50", "2.5"),
     ],
 )
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_number_of_json_loses_digits(suffix, written, read, tmp_path):
     """A number that a float holds is written as Python writes it, as before."""
     row = f'{{"prompt": "x=", "answer": {written}}}'

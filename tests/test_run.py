@@ -394,6 +394,7 @@ def with_a_quota(out, limit, told):
 @pytest.mark.parametrize(
     "limit, what, kept", [(1024, "round 4", 3), (1_000_000, "the checkpoint", 4)]
 )
+@pytest.mark.long
 def test_a_quota_in_the_middle_names_the_cause_and_loses_nothing(limit, what, kept, tmp_path):
     out = tmp_path / "run"
     with started(with_a_quota, out, limit) as child:

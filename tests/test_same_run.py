@@ -399,6 +399,7 @@ def test_folders_of_two_arms_that_were_exchanged_are_named(made, tmp_path):
         trial(out).look()
 
 
+@pytest.mark.long
 def test_a_trial_mixes_versions_by_one_word(made, tmp_path, monkeypatch):
     out = copied(made, tmp_path / "trial")
     shutil.rmtree(out / "runs" / "three" / "seed-1")
@@ -592,7 +593,7 @@ def other_run(folder, copy):
 
 @pytest.mark.parametrize("change", [put_back, replaced, moved, deleted, other_run])
 @pytest.mark.parametrize("between", [True, False], ids=["between-calls", "in-a-loop"])
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_folder_that_changed_under_a_live_run_is_not_written_to(tmp_path, change, between):
     folder, copy = tmp_path / "run", tmp_path / "copy"
     live = run(small_lab(), folder, checkpoint_every=1)

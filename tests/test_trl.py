@@ -666,6 +666,7 @@ def test_two_processes(tmp_path):
     assert found["knapsack"]["rollouts"] == 16
 
 
+@pytest.mark.long
 def test_the_example_and_its_machine(tmp_path, monkeypatch, capsys):
     arguments = ["trl_pods.py", "--steps", "1", "--seeds", "2", "--methods", "plain", "dynamic"]
     monkeypatch.setattr(sys, "argv", [*arguments, "--out", str(tmp_path)])
