@@ -657,7 +657,7 @@ def test_the_keys_of_the_guide_are_those_of_configuration(heading, method):
 
 
 def test_the_guide_explains_every_metric():
-    """In the table of the guide to TRL, to which it leads."""
+    """Its own metric here, and all others in the table of the guide to TRL, to which it leads."""
     assert "(trl.md#what-is-logged)" in GUIDE
     table = (Path(__file__).parents[1] / "docs/guides/trl.md").read_text()
     explained = set()
@@ -665,6 +665,7 @@ def test_the_guide_explains_every_metric():
         for name in re.findall(r"`(?:workbench/)?([\w.]+)`", row):
             # `..._error` has the beginning of the name before it.
             explained.add(re.sub(r"^\.\.\.", "scheduler", name))
+    assert "`seconds_schedule`" in GUIDE
     logged = {*adapters.LOGGED, "stages"}
     for name in NAMES:
         method = getattr(methods, name)()
@@ -1197,6 +1198,7 @@ def test_a_round_on_the_queue(queue):
     assert found.metrics["rollouts"] == 10 and found.metrics["selected"] == 4
     assert found.metrics["correct"] == 0.3 and found.metrics["stages"] == 1
     assert found.metrics["length"] == 1.8 and found.metrics["tokens_sampled"] == 18 + 2 * 2
+    assert 0 <= found.metrics["seconds_schedule"] < 5
 
 
 @needs_verl

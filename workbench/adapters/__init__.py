@@ -338,7 +338,9 @@ class Driver:
         self.context = Context(self.seed, self.round, **options)
         return self.context
 
-    def play(self, problems: Sequence[Problem], sample: Sample, more: FindMore) -> Round:
+    def play(
+        self, problems: Sequence[Problem], sample: Sample, more: FindMore, *timed: Any
+    ) -> Round:
         """What the method decides in the round that `begin` began; arguments of `rounds.play`.
 
         Raises
@@ -347,7 +349,7 @@ class Driver:
             Where the selector returns what its `needs` do not name, so that nobody has checked
             whether the trainer provides it. Else see `rounds.play`.
         """
-        outcome = play(self.method, problems, self.context, sample, more)
+        outcome = play(self.method, problems, self.context, sample, more, *timed)
         used = {"row_weights": outcome.weights, "mini_batch": outcome.mini_batch}
         for need, value in used.items():
             if value is not None and need not in self.needs:

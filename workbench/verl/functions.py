@@ -137,9 +137,16 @@ def from_queue(
 
     # Padding rows have no entry in the queue, and their advantages stay zero.
     keys = {i: str(uid) for i, uid in enumerate(index) if not str(uid).startswith(PADDING)}
-    data = transfer_queue.kv_batch_get(
-        keys=list(keys.values()), partition_id=TRAIN, select_fields=[ADVANTAGES]
-    )
+    try:
+        data = transfer_queue.kv_batch_get(
+            keys=list(keys.values()), partition_id=TRAIN, select_fields=[ADVANTAGES]
+        )
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            "adv_estimator='workbench': the queue has no advantages of these rows; it needs "
+            "workbench.verl.v1.ReplayBuffer as trainer.v1.sampler.custom_sampler, see "
+            "workbench.verl.configuration"
+        ) from error
     advantages = torch.zeros_like(token_level_rewards)
     for i, values in zip(keys, data[ADVANTAGES]):
         advantages[i, : len(values)] = values.to(advantages)

@@ -14,7 +14,8 @@ session, and rewards that are computed while sampling.
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,7 @@ class ReplayBuffer(BaseBuffer):
         self.mini_batch = actor["ppo_mini_batch_size"] * rollout["n"]
         self.has_logprobs = rollout["calculate_log_probs"]
         self.drawn = 0  # prompts of the data so far
+        self.seconds = 0.0  # of this round's slots
 
     def sample(
         self, global_steps: int, partition_id: str, batch_size: int
@@ -140,6 +142,7 @@ class ReplayBuffer(BaseBuffer):
         # constructor, since verl reads its checkpoint after that.
         if self.driver.round == 0 and global_steps > 1:
             self._restore(global_steps - 1)
+        self.seconds = 0.0
         # Before the round takes its prompts, which `drawn` counts.
         epoch = self._epoch()
         queue = QueueRound(self, global_steps)
@@ -151,10 +154,12 @@ class ReplayBuffer(BaseBuffer):
             max_new_tokens=self.max_new_tokens,
             temperature=self.temperature,
         )
-        outcome = self.driver.play(queue.problems, queue.sample, queue.find_more)
-        rollouts = self.driver.learn()
+        outcome = self.driver.play(queue.problems, queue.sample, queue.find_more, self._timed)
+        with self._timed():
+            rollouts = self.driver.learn()
         self.driver.check_not_empty(rollouts, ADVICE)
         metrics = {**adapters.round_metrics(rollouts, global_steps), **self.method.metrics()}
+        metrics["seconds_schedule"] = self.seconds
         return queue.batch(outcome), adapters.with_prefix(metrics)
 
     def finished(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -169,6 +174,14 @@ class ReplayBuffer(BaseBuffer):
                 break
             since = self._wait_for_next_poll(TRAIN, since)
         return {key: tag for key, tag in self.partitions[TRAIN].items() if _group(key) in wanted}
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - started
 
     def _epoch(self) -> int:
         """Passes over the data so far."""
