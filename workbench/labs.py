@@ -450,7 +450,7 @@ def transformers(
     if config.engine == "vllm":
         checks.check_temperature(config.sampling)
         device = checks.check_gpu(device, "engine='vllm'")
-        checks.check_packages("vllm")
+        checks.check_vllm(device)
         vllm = {
             "max_length": config.max_length,
             "gpu_memory_utilization": config.gpu_memory_utilization,

