@@ -102,7 +102,7 @@ def test_a_description_in_place_of_a_value_is_made():
         (("grpo", {}, {"selector": "os.system"}), "selector='os.system'"),
         (("grpo", {}, {"selector": {"is": "os.system"}}), "'os.system'"),
         (("grpo", {}, {"selector": "Method"}), "^selector.name: "),
-        (("grpo", {}, {"selector.": 1}), "selector"),
+        (("grpo", {}, {"selector.": 1}), "'selector.'"),
         (("grpo", {}, {"reward.corect.weight": 1}), "^reward.corect: .*'correct'"),
         (("grpo", "{"), "arguments='{'"),
         (("grpo", "[1]"), "arguments="),

@@ -122,7 +122,7 @@ def test_a_fork_past_its_deadline_is_gone_and_its_worker_goes_on(judge):
         assert pool.run([{"sleep": 600}])[0]["status"] == "timeout"
         after = pool.run([{}])[0]
         listing = Path(f"/proc/{after['parent']}/task/{after['parent']}/children")
-        assert after["parent"] == before["parent"] == pool.server.pid
+        assert after["parent"] == before["parent"] == pool.server.process.pid
         assert after["pid"] != before["pid"]
         assert not listing.exists() or listing.read_text().split() == [str(after["pid"])]
 

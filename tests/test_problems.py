@@ -175,7 +175,7 @@ def test_small_levels_leave_their_share_to_others():
         (lambda: arithmetic(10**4, levels=[1]), r"levels=.*10000 train problems.*99"),
         (
             lambda: chains.chains(100, levels=[1], regime="knapsack"),
-            "levels=.* in regime='knapsack'",
+            "in the shares of regime='knapsack'",
         ),
         (lambda: Pool([]), r"problems=\[\]"),
         (lambda: Pool(["1+1="]), r"problems"),

@@ -303,7 +303,7 @@ class TestRoundsSoFar:
 @pytest.mark.parametrize(
     "every, said",
     [
-        (5, "goes on behind round 0, .* checkpoint every 5 rounds; .* \\(round 1, 2\\) is made"),
+        (5, "begins anew, since it has a checkpoint every 5 rounds; .* \\(round 1, 2\\) is made"),
         (1, None),
     ],
 )

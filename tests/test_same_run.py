@@ -521,9 +521,20 @@ def tokens(column, place, value):
 
 
 WRONG = {
+    "a number is not finite": [
+        lambda table: replace(table, reward=np.full(len(table), 1e300)),
+        lambda table: replace(table, reward=np.full(len(table), np.inf)),
+        lambda table: table.assign(reward_length=np.full(len(table), np.nan)),
+        tokens("old_logprobs", 0, np.nan),
+    ],
+    "none of the model": [tokens("response", 0, 10**6), tokens("prompt", 0, 10**6)],
+    "none of the model's": [tokens("response", 0, -1)],
     "a prompt or a gold": [
         tokens("prompt", 0, 5),
         lambda table: replace(table, answer=np.array(["7.5"] * len(table), dtype=object)),
+    ],
+    "log-probability": [
+        lambda table: replace(table, old_logprobs=table.old_logprobs.first(table.lengths - 1))
     ],
     "no token or over": [
         lambda table: replace(

@@ -94,7 +94,6 @@ def test_a_chat_is_asked_in_messages_and_a_key_is_sent(local):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_run_plays_every_round_without_an_update(local, tmp_path):
     rows = go(wb.Run(lab_at(url_of(local)), wb.methods.knapsack(4), out=tmp_path, **SMALL), 3)
     record = wb.load(tmp_path)
@@ -248,9 +247,9 @@ class ByFile:
         self.resets += 1
 
 
-@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "adapter"], scope="class")
+@pytest.mark.long
 class TestServedEngine(Contract):
     apart = True
     tells_entropy = False
@@ -395,6 +394,45 @@ def test_the_newer_word_for_the_longest_response_is_used_where_it_is_asked_for()
         assert served.generate(PROMPTS[:1], [1], SAMPLING, 0).text.tolist() == ["7"]
         served.generate(PROMPTS[:1], [1], SAMPLING, 0)
     assert len(asked) == 3
+
+
+def drip(head):
+    """A server's way to send a byte now and then, after what it begins with."""
+
+    def send(connection, _):
+        connection.sendall(head)
+        while True:
+            time.sleep(0.2)
+            connection.sendall(b"X")
+
+    return send
+
+
+def pour(connection, _):
+    connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n[")
+    while True:
+        connection.sendall(b"1," * 2**15)
+
+
+@pytest.mark.parametrize(
+    "send, said",
+    [
+        (drip(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"), "timed out"),
+        (drip(b"HTTP/1.1 200 OK\r\nX-Slow: "), "timed out"),
+        (drip(b"HTTP/1.1 503 no\r\nContent-Length: 1000\r\n\r\n"), "timed out"),
+        (pour, "more than 1,000,000 bytes"),
+    ],
+    ids=["body", "head", "error", "endless"],
+)
+@pytest.mark.slow
+def test_a_deadline_is_that_of_the_whole_answer(send, said, monkeypatch):
+    monkeypatch.setattr("workbench.policies.served.LARGEST_ANSWER", 1_000_000)
+    started_at = time.monotonic()
+    with rude(send) as (url, _):
+        served = ServedPolicy(Server(url, retries=0, deadline=1.5), "tiny")
+        with pytest.raises(ServerError, match=said):
+            served.generate(PROMPTS[:2], [1, 1], SAMPLING, 0)
+    assert time.monotonic() - started_at < 8
 
 
 WAITS = """

@@ -194,7 +194,8 @@ def lab(name: str = "tiny", arguments: Mapping[str, Any] | str | None = None) ->
     stress = mapping("stress", chosen.pop("stress", {}))
     _check_arguments(stress, Stress, "stress.")
     _check_arguments(chosen, function)
-    # JSON has plain data where the functions take objects.
+    # JSON has plain data where the functions take objects. All of it is checked before the first
+    # pool is made, which may read files or call other packages.
     for part, kind in (("sampling", Sampling), ("verifier", Math)):
         if isinstance(chosen.get(part), Mapping):
             _check_arguments(chosen[part], kind, f"{part}.")
@@ -203,6 +204,8 @@ def lab(name: str = "tiny", arguments: Mapping[str, Any] | str | None = None) ->
         for option in chosen["lora"]:
             one_of("lora", option, LORA_OPTIONS)
     pools = [part for part in ("problems", "held_out") if isinstance(chosen.get(part), Mapping)]
+    for part in pools:
+        check_pool(chosen[part])
     made = _call(function, chosen | {part: pool(chosen[part]) for part in pools})
     return made.stressed(**stress) if stress else made
 
@@ -229,12 +232,20 @@ def recorded_lab(config: Mapping[str, Any]) -> Lab:
 def pool(config: Any) -> Pool | Stream:
     """The pool or stream that a `config` describes.
 
-    It may come from a stranger's manifest, so nothing in it may lead to code being run.
-
     Raises
     ------
     ValueError
-        For anything but problems of the known families, and for wrong arguments.
+        For what `check_pool` refuses, and for wrong arguments.
+    """
+    options = check_pool(config)
+    return _call(problems.FAMILIES[config["family"]], options)
+
+
+def check_pool(config: Any) -> dict[str, Any]:
+    """Raise ValueError for a `config` that names anything but problems of the known families.
+
+    It may come from a stranger's manifest, so nothing in it may lead to code being run. Returned
+    are the arguments of the family's function.
     """
     if not isinstance(config, Mapping):
         raise ValueError(f"problems: {brief(config)}; an object with a family is needed")
@@ -242,16 +253,17 @@ def pool(config: Any) -> Pool | Stream:
     options = {name: value for name, value in config.items() if name not in NOT_ARGUMENTS}
     if options.get("verifier") is not None:
         raise ValueError("verifier: only code can make one, and this is data")
-    function = problems.FAMILIES[config["family"]]
-    _check_arguments(options, function)
-    if function is problems.reasoning_gym:
-        if options["name"] in REFUSED_TASKS:
-            raise ValueError(f"name={options['name']!r}: this task cannot be made from data")
-        for name, value in options.items():
-            # The instruction is only appended to the question. The function checks the others.
-            if name not in ("instruction", "n", "seed"):
-                _check_harmless(name, value)
-    return _call(function, options)
+    if config["family"] != "reasoning_gym":
+        _check_arguments(options, problems.FAMILIES[config["family"]])
+        return options
+    task = options.get("name")
+    if not isinstance(task, str) or task in REFUSED_TASKS:
+        raise ValueError(f"name={brief(task)}: this task cannot be made from data")
+    for name, value in options.items():
+        # The instruction is only appended to the question. The others are checked by the function.
+        if name not in ("instruction", "n", "seed"):
+            _check_harmless(name, value)
+    return options
 
 
 # Names and arguments
@@ -298,7 +310,10 @@ def _check_harmless(option: str, value: Any) -> None:
         return
     is_text = isinstance(value, str) and HARMLESS_TEXT.fullmatch(value)
     if not is_text and not isinstance(value, int | float | None):
-        raise ValueError(f"{option}={brief(value)}: plain texts, numbers or lists are needed")
+        raise ValueError(
+            f"{option}={brief(value)}: data can give texts of letters, digits and signs, numbers, "
+            "and lists of them"
+        )
 
 
 # Descriptions
@@ -366,7 +381,8 @@ def _target(name: Any) -> Any:
     if isinstance(name, str) and name in known:
         return known[name]
     raise ValueError(
-        f"{brief(name)} is not a slot value of this package or of an installed one; pass the object"
+        f"{brief(name)} is not a slot value of this package or of one that brings methods, so it "
+        "cannot be built from data; pass the object"
     )
 
 
@@ -376,12 +392,16 @@ def _target(name: Any) -> Any:
 def _set(description: dict[str, Any], path: str, value: Any) -> None:
     """Change one place of a method's description."""
     names = path.split(".")
+    if not all(names):
+        raise ValueError(f"{path!r}: a slot and its argument are needed, such as selector.m")
     if names[0] not in SLOTS:
         raise unknown_argument(names[0], "a method", SLOTS)
     # No slot takes a plain text, so this was meant to be the name of a class.
     if len(names) == 1 and isinstance(value, str) and value not in _class_names():
-        near = did_you_mean(value, _class_names())
-        raise ValueError(f"{path}={brief(value)}: no value of a slot has this name{near}")
+        raise ValueError(
+            f"{path}={brief(value)}: no value of a slot has this name"
+            f"{did_you_mean(value, _class_names())}"
+        )
     part: Any = description
     for depth, name in enumerate(names[:-1]):
         part = part[_place(part, name, names[:depth])]

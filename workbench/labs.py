@@ -126,7 +126,9 @@ class Lab:
                 _check_texts(pool)
         check_verifier(self.verifier)
         if not callable(self.make_policy):
-            raise ValueError(f"make_policy={brief(self.make_policy)}: a function is needed")
+            raise ValueError(
+                f"make_policy={brief(self.make_policy)}: a function that returns a policy is needed"
+            )
         check_arguments(self)
         if "lr" in self.optimizer:
             raise ValueError(f"optimizer={self.optimizer!r}: lr is the argument learning_rate")
@@ -696,10 +698,16 @@ def _on_model(
     # A subclass of `Math` may score otherwise, so only `Math` itself is known.
     if not are_known or not (verifier is None or type(verifier) is Math):
         return lab
-    made = {"problems": problems, "held_out": held_out, "verifier": verifier}
-    configs = {name: None if part is None else part.config for name, part in made.items()}
-    sampling = _settings(config.sampling)
-    return lab.described({"lab": kind, **lab.model, "sampling": sampling, **configs})
+    return lab.described(
+        {
+            "lab": kind,
+            **lab.model,
+            "sampling": _settings(config.sampling),
+            "problems": problems.config,
+            "held_out": None if held_out is None else held_out.config,
+            "verifier": None if verifier is None else verifier.config,
+        }
+    )
 
 
 def _settings(value: Any) -> dict[str, Any]:
@@ -718,5 +726,6 @@ def _check_texts(pool: Pool) -> None:
         for name, text in (("prompt", problem.prompt), ("answer", problem.answer)):
             if not isinstance(text, str) or not text.strip():
                 raise ValueError(
-                    f"problems: the {name} of {problem.id!r} is {brief(text)}: blank, or no text"
+                    f"problems: the {name} of {problem.id!r} is {brief(text)}; a text that is not "
+                    "blank is needed"
                 )

@@ -140,7 +140,8 @@ class Pool(Sequence):
         wanted = round(held_out * size) if held_out < 1 else held_out
         if not 1 <= wanted < size or wanted != int(wanted):
             raise ValueError(
-                f"held_out={held_out!r}: a number from 1 to {size - 1} is needed, or such a share"
+                f"held_out={held_out!r}: a number from 1 to {size - 1}, or a share of the {size} "
+                "problems that leaves some on both sides, is needed"
             )
         first = sorted(self.problems, key=lambda problem: derive(seed, "split", problem.id))
         apart = {problem.id for problem in first[: int(wanted)]}
@@ -262,7 +263,9 @@ class Stream:
             # Only misses in a row count: a slow search that still finds something goes on.
             misses += 1
             if misses > MOST_MISSES:
-                raise PoolExhausted(f"n={n}: the stream has too few different problems")
+                raise PoolExhausted(
+                    f"n={n}: the stream has too few different problems for one round"
+                )
         return list(drawn.values()), cursor
 
     def epoch(self, cursor: int) -> int:

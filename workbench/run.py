@@ -110,10 +110,11 @@ class OpenRun:
         if self.round > self.checkpointed:
             made = span(range(self.checkpointed + 1, self.round + 1))
             self.again = (
-                f"goes on behind round {self.checkpointed}, as there is a checkpoint every "
-                f"{self.checkpoint_every} rounds; what was recorded later (round {made}) is made "
-                "again"
+                f"goes on behind its latest checkpoint, made after round {self.checkpointed}"
+                if self.checkpointed
+                else f"begins anew, since it has a checkpoint every {self.checkpoint_every} rounds"
             )
+            self.again += f"; what was recorded later (round {made}) is made again"
         self.writer.truncate(self.checkpointed)
         training.history = History(self.writer.rows)
         if self.checkpointed == 0:

@@ -69,7 +69,10 @@ def checked_levels(levels: Iterable[int], known: tuple[int, ...]) -> tuple[int, 
     chosen = tuple(levels) if isinstance(levels, Iterable) else ()
     if chosen and all(level in known for level in chosen):
         return chosen
-    raise ValueError(f"levels={brief(levels)}: one or more of {known} are needed")
+    raise ValueError(
+        f"levels={brief(levels)}: known levels are {', '.join(map(str, known))}, one or more of "
+        "them in a tuple"
+    )
 
 
 def operations_of(prompt: str) -> Iterator[tuple[str, int]]:
@@ -120,7 +123,10 @@ def _distinct_chains(n: int, levels: Sequence[int], seed: int, split: str) -> It
     while len(found) < n:
         open_levels = [level for level in levels if level in generators]
         if not open_levels:
-            raise ValueError(f"levels={levels}: of {n} {split} problems there are {len(found)}")
+            raise ValueError(
+                f"levels={tuple(levels)}: of the {n} {split} problems asked for they have "
+                f"{len(found)}"
+            )
         missing = n - len(found)
         # As equal as they go: the first levels take what is left over.
         shares = np.bincount(np.arange(missing) % len(open_levels), minlength=len(open_levels))

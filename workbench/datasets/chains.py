@@ -140,12 +140,19 @@ def chains(
     ValueError
         For unknown names and levels, and where there are fewer than n such problems.
     """
-    config: dict[str, Any] = {"family": "chains", **locals()}
     levels = checked_levels(levels, LEVELS)
-    config["levels"] = list(levels)
     one_of("split", split, SPLITS)
     one_of("regime", regime, REGIMES)
     one_of("base", base, ERROR_RATES)
+    config = {
+        "family": "chains",
+        "n": n,
+        "levels": list(levels),
+        "seed": seed,
+        "split": split,
+        "regime": regime,
+        "base": base,
+    }
     if n is not None:
         whole_number("n", n, 1, MOST_PROBLEMS)
         found = _distinct(n, tuple(levels), seed, split, regime, base)
@@ -164,7 +171,10 @@ def chains(
             problem = _drawn(levels, split, accept, rng)
             if problem is not None:
                 return problem
-        raise PoolExhausted(f"regime={regime!r}: levels {levels} have too few problems for it")
+        raise PoolExhausted(
+            f"regime={regime!r}: levels {levels} have hardly a problem of one of its classes; "
+            "more levels are needed, or another regime"
+        )
 
     return Stream(fresh, config)
 
@@ -220,7 +230,8 @@ def _distinct(
                 turn += 1  # this level may have none left of this class
             if misses > MOST_MISSES:
                 raise ValueError(
-                    f"levels={levels}: {len(found)} of {n} {split} problems in regime={regime!r}"
+                    f"levels={tuple(levels)}: of the {n} {split} problems asked for they have "
+                    f"{len(found)} in the shares of regime={regime!r}"
                 )
     return tuple(found.values())
 

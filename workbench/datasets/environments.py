@@ -114,7 +114,8 @@ def environment(
     shuffled = [problems[place] for place in order]
     if held_out + (n or 1) > len(shuffled):
         raise ValueError(
-            f"n={n}, held_out={held_out}: environment {name!r} has {len(shuffled)} different tasks"
+            f"n={n}, held_out={held_out}: environment {name!r} has {len(shuffled)} different "
+            "tasks, and at least one has to be left to train on"
         )
     return Environment(
         Pool(shuffled[held_out:][:n]),
@@ -135,10 +136,13 @@ def _taskset(name: str, options: Mapping[str, Any]) -> Any:
         several = not issubclass(vf.environment_class(name), vf.SingleAgentEnv)
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"environment {name!r} is not installed ({error}); install the package that brings it"
+            f"environment {name!r} is not installed ({error}); install its package, or put the "
+            "module with its taskset where Python finds it"
         ) from error
     except (AttributeError, TypeError) as error:
-        raise ValueError(f"environment {name!r} is no taskset of verifiers 0.4: {error}") from error
+        raise ValueError(
+            f"environment {name!r} is no taskset of verifiers 0.4 or later: {error}"
+        ) from error
     if several:
         raise ValueError(f"environment {name!r} needs several agents; here a rollout is one reply")
     known = [each for each in kind.model_fields if each != "id"]
@@ -169,7 +173,10 @@ def _check_single_turn(name: str, taskset: Any, task: Any) -> None:
     elif any(map(_needs_runtime, task.hooks("reward"))):
         reason = "looks at the machine that a rollout ran on"
     if reason is not None:
-        raise ValueError(f"environment {name!r} {reason}; rewards that read one reply are needed")
+        raise ValueError(
+            f"environment {name!r} {reason}; only environments of a single turn can be used, whose "
+            "rewards read the reply alone"
+        )
     if not task.hooks("reward"):
         raise ValueError(f"environment {name!r} has no reward function")
 
@@ -189,7 +196,10 @@ def _problem(name: str, task: Any) -> Problem:
     messages: Sequence[Any] = () if isinstance(data.prompt, str | None) else data.prompt
     for message in messages:
         if message.role != "user" or not isinstance(message.content, str):
-            raise ValueError(f"environment {name!r} begins with more than a text: {brief(message)}")
+            raise ValueError(
+                f"environment {name!r} begins with more than one text of the user "
+                f"({brief(message)}); here a prompt is one text"
+            )
     prompt = data.prompt_text
     if not prompt.strip():
         raise ValueError(f"environment {name!r} has a task without a prompt: {brief(data)}")
@@ -226,7 +236,10 @@ class TaskRewards(Verifier):
         """See `Verifier`."""
         for answer in answers:
             if answer not in self.tasks:
-                raise ValueError(f"answers holds {brief(answer)}: no task of this environment")
+                raise ValueError(
+                    f"answers holds {brief(answer)}, which is no task of this environment; pass a "
+                    "lab the problems and the verifier of one call of problems.environment"
+                )
         # In a thread, since a notebook has an event loop of its own running in this one.
         with ThreadPoolExecutor(max_workers=1) as pool:
             rewards = pool.submit(asyncio.run, self._rewards(responses, answers)).result()

@@ -16,6 +16,7 @@ tests for `verifiers.Code`, and their reference solutions never reach a prompt.
 import inspect
 import itertools
 import re
+import shlex
 import tomllib
 import warnings
 from collections import Counter
@@ -35,23 +36,28 @@ from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.seeding import generator
 from workbench.utils.validation import cause_of, check_size, one_of, whole_number
 
-#: The instruction of the Qwen maths models (model card of Qwen2.5-Math-7B-Instruct), which CBS uses
-#: too (appendix D).
 BOXED = "{prompt}\nPlease reason step by step, and put your final answer within \\boxed{}."
-#: The tags of PODS (its released code, utils/data.py), which `rewards.Tags` rewards; the wording is
-#: ours.
+"""The instruction of the Qwen maths models (model card of Qwen2.5-Math-7B-Instruct), which CBS uses
+too (appendix D).
+"""
+
 TAGS = (
     "{prompt}\nThink first, and check your own steps; then give the answer alone. "
     "Use exactly this form:\n"
     "<think>\nyour reasoning\n</think>\n<answer>\nyour answer\n</answer>"
 )
-#: Multiple choice, worded like `BOXED`, for `verifiers.Choice`.
+"""The tags of PODS (its released code, utils/data.py), which `rewards.Tags` rewards; the wording is
+ours.
+"""
+
 CHOICE = "{prompt}\nPlease reason step by step, and put the letter of your choice within \\boxed{}."
-#: Programs, worded like `BOXED`, for `verifiers.Code`.
+"""Multiple choice, worded like `BOXED`, for `verifiers.Choice`."""
+
 CODE = (
     "{prompt}\nPlease reason step by step, and end with the whole program in Python, in one block "
     "between lines of ```."
 )
+"""Programs, worded like `BOXED`, for `verifiers.Code`."""
 
 INSTRUCTIONS = {"Math": BOXED, "Choice": CHOICE, "Code": CODE}
 TABLE = Path(__file__).with_suffix(".toml")
@@ -194,8 +200,16 @@ def hub(
         order = generator(seed, "hub", key, split).permutation(len(ids))
         chosen = {ids[i] for i in order[:n]}
         found = {id: each for id, each in found.items() if id in chosen}
-    config: dict[str, Any] = {"family": "hub", "name": key, "split": split, "n": n, "seed": seed}
-    config |= {"template": template, "levels": levels and list(levels), "left_out": reasons}
+    config = {
+        "family": "hub",
+        "name": key,
+        "split": split,
+        "n": n,
+        "seed": seed,
+        "template": template,
+        "levels": None if levels is None else list(levels),
+        "left_out": reasons,
+    }
     if path is not None:
         config["path"] = str(path)
     else:
@@ -210,9 +224,11 @@ def hub(
 def command(name: str, revision: str | None = None) -> str:
     """The command that fetches a data set, to be run where there is a network."""
     entry = DATA_SETS[name]
-    files = f" --include '{entry.files.replace('{split}', '*')}'" if entry.files else ""
-    place = f"{entry.repository} --repo-type dataset --revision {revision or entry.revision}"
-    return f"hf download {place}{files}"
+    words = ["hf", "download", entry.repository, "--repo-type", "dataset"]
+    words += ["--revision", revision or entry.revision]
+    if entry.files:
+        words += ["--include", entry.files.replace("{split}", "*")]
+    return shlex.join(words)
 
 
 # From rows to problems
@@ -293,9 +309,9 @@ def _from_hub(key: str, split: str, revision: str) -> Any:
     try:
         return _directory(key, Path(snapshot()), split)
     except (HTTPError, OSError) as error:
-        gate = (
-            ", after accepting its terms and `hf auth login` (it is gated)" if entry.gated else ""
-        )
+        gate = ""
+        if entry.gated:
+            gate = ", after accepting its terms on its page and `hf auth login` (it is gated)"
         raise ConnectionError(
             f"{key}: {repository} is not on this machine and the hub does not give it "
             f"({cause_of(error)}); run `{command(key, revision)}` where there is a network{gate}, "
@@ -331,7 +347,10 @@ def _files(paths: Sequence[Path]) -> Any:
 
     kind = FORMATS.get(paths[0].suffix)
     if kind is None:
-        raise ValueError(f"path={str(paths[0])!r}: a file ending in {', '.join(FORMATS)} is needed")
+        raise ValueError(
+            f"path={str(paths[0])!r}: a directory or a file ending in {', '.join(FORMATS)} is "
+            "needed"
+        )
     for path in paths:
         check_size(path)
     if kind == "csv":

@@ -27,7 +27,6 @@ from typing import Any
 
 from workbench.utils.seeding import generator
 from workbench.utils.validation import brief
-from workbench.verifiers.boxes import closings
 
 MOST_TESTS = 20
 PYTHON_3 = 3  # CodeContests' number of the language
@@ -323,6 +322,11 @@ def boxed_answer(text: str) -> str | None:
     # The form without braces, as in `\boxed 7`.
     if boxes[-1][1]:
         return boxes[-1][1].strip(" .")
-    # An escaped brace is no brace.
-    end = closings(re.sub(r"\\.", "  ", text)).get(boxes[-1].end())
-    return None if end is None else text[boxes[-1].end() : end]
+    rest = text[boxes[-1].end() :]
+    # The brace that opens the box lies before `rest`.
+    depth = 1
+    for brace in re.finditer(r"\\.|[{}]", rest):  # an escaped brace is no brace
+        depth += {"{": 1, "}": -1}.get(brace.group(), 0)
+        if depth == 0:
+            return rest[: brace.start()]
+    return None

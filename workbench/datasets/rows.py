@@ -4,6 +4,7 @@ All rows are checked before any model is loaded: a training run that meets an un
 hour would end there.
 """
 
+import csv
 import json
 import re
 from collections import Counter
@@ -17,6 +18,7 @@ import numpy as np
 from workbench.datasets.readers import check_place
 from workbench.pools import Pool, Problem, digest_of
 from workbench.utils.validation import (
+    LARGEST_FILE,
     brief,
     check_size,
     did_you_mean,
@@ -134,16 +136,20 @@ def from_file(
     FileNotFoundError
         When there is no such file.
     """
-    # The arguments of `from_rows` that are plain data.
-    options: dict[str, Any] = {**locals()}
-    del options["path"], options["verifier"]
     file = Path(path)
     if file.suffix not in KINDS:
         raise ValueError(f"path={str(path)!r}: a file ending in {', '.join(KINDS)} is needed")
     check_size(file)
+    options: dict[str, Any] = {
+        "prompt": prompt,
+        "answer": answer,
+        "level": level,
+        "template": template,
+        "repeated": repeated,
+    }
     try:
         pool = from_rows(KINDS[file.suffix](file), verifier=verifier, **options)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, csv.Error, RecursionError) as error:
         raise ValueError(f"path={str(path)!r}: {error}") from None
     # A verifier of your own is nothing that a manifest can make again.
     if verifier is None:
@@ -170,39 +176,51 @@ def _decimal(text: str) -> float | str:
     return number if Decimal(text) == Decimal(repr(number)) else text
 
 
-def _parsed(text: str, name: str) -> Any:
-    """What a text of JSON says; `name` names the text in messages."""
-    try:
-        return json.loads(text, parse_float=_decimal)
-    except ValueError as error:
-        raise ValueError(f"{name} is no JSON ({error})") from None
-
-
 def _of_json_lines(path: Path) -> list[Any]:
+    rows = []
     with path.open(encoding=ENCODING, newline="\n") as lines:
-        numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    return [_parsed(line, f"line {number}") for number, line in numbered]
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                rows.append(json.loads(line, parse_float=_decimal))
+            except ValueError as error:
+                raise ValueError(f"line {number} is no JSON ({error})") from None
+    return rows
 
 
 def _of_json(path: Path) -> list[Any]:
-    rows = _parsed(path.read_text(ENCODING), "a .json file (JSON lines belong in .jsonl)")
+    why = "a list of objects is needed; JSON lines belong in a .jsonl file"
+    text = path.read_text(ENCODING)
+    try:
+        rows = json.loads(text, parse_float=_decimal)
+    except ValueError as error:
+        raise ValueError(f"{why} ({error})") from None
     if not isinstance(rows, list):
-        raise ValueError("a list of objects is needed; JSON lines belong in a .jsonl file")
+        raise ValueError(why)
     return rows
 
 
 def csv_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file. Everything stays text: "007" and "1e3" are answers as they stand.
-
-    ValueError for a row with more fields than the first, and for a quotation mark that is never
-    closed.
-    """
-    import pandas as pd
-
-    # With the names as a row, since pandas would change names that come twice.
-    rows = pd.read_csv(path, header=None, dtype=str, keep_default_na=False, encoding=ENCODING)
-    rows.columns = pd.Index(rows.iloc[0])
-    return _listed_rows(rows[1:].fillna(""))
+    """The rows of a CSV file. Everything stays text: "007" and "1e3" are answers as they stand."""
+    # The tests of a program in one field are longer than Python allows by itself.
+    usual = csv.field_size_limit(LARGEST_FILE)
+    try:
+        with path.open(encoding=ENCODING, newline="") as file:
+            # Strict, or a quotation mark that is never closed would swallow all rows behind it.
+            reader = csv.DictReader(file, strict=True)
+            names = reader.fieldnames or []  # read from the file when asked for
+            rows = list(reader)
+    finally:
+        csv.field_size_limit(usual)
+    _check_columns(names)
+    for number, row in enumerate(rows):
+        if None in row:
+            raise ValueError(
+                f"row {number} has more fields than there are columns; a field with a comma in it "
+                "belongs in quotation marks"
+            )
+    return rows
 
 
 def _of_parquet(path: Path) -> list[dict[str, Any]]:
@@ -240,7 +258,10 @@ def _listed_rows(rows: Any) -> list[Any]:
         written = rows.astype(dict.fromkeys(short, str))
         return written.astype(dict.fromkeys(short, float)).to_dict("records")
     if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
-        raise ValueError(f"rows={brief(rows)}: a list of dicts with prompt and answer is needed")
+        raise ValueError(
+            f"rows={brief(rows)}: a list of dicts is needed, such as "
+            "[{'prompt': '1+1=', 'answer': '2'}]"
+        )
     return list(rows)
 
 
@@ -269,7 +290,12 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
     gold = row[columns["answer"]]
     # Numbers are taken as they are written. A bool is no number here, and neither is NaN.
     if is_number(gold) or type(gold) in (int, Decimal):
-        gold = str(gold)
+        try:
+            gold = str(gold)
+        except ValueError as error:  # a number of thousands of digits
+            raise ValueError(
+                f"{where}: the {columns['answer']} is no number to read ({error})"
+            ) from None
     if not isinstance(gold, str) or not gold.strip():
         raise refused("answer", "a text that is not blank, or a number,")
     if EATEN.search(gold):
@@ -282,8 +308,11 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
         if not level.isdecimal() or len(level) > LONGEST_LEVEL:
             raise refused("level", f"a whole number from 0, of {LONGEST_LEVEL} digits at most,")
     text = template.replace("{prompt}", question)
-    if re.search("[\ud800-\udfff]", text + gold):
-        raise ValueError(f"{where}: the answer or the prompt has lone surrogates")
+    for column, content in (("prompt", text), ("answer", gold)):
+        try:
+            content.encode()
+        except UnicodeEncodeError:
+            raise refused(column, "a text without lone surrogates") from None
     # An id by content and not by position, so that a history survives new rows and another order.
     return Problem(f"own/{digest_of(text)}", text, gold.strip(), int(level))
 

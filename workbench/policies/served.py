@@ -16,13 +16,12 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPException
 from itertools import count
-from multiprocessing.pool import ThreadPool
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -38,16 +37,17 @@ from workbench.policies.merged import merged_weights
 from workbench.pools import Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.utils.bounds import Count, CountOrZero, Positive, check_arguments
-from workbench.utils.validation import brief, cause_of, cut, instance_of
+from workbench.utils.validation import brief, cause_of, instance_of
 from workbench.verifiers.boxes import opened_thought
 
 # What a server answers while it is too busy, is starting, or has lost what computes for it. It
 # would refuse anything else again.
 WORTH_ANOTHER_TRY = (408, 429, 500, 502, 503, 504)
 LONGEST_PAUSE = 30.0  # seconds between two tries
+LOOK_UP = 0.1  # seconds after which one who waits for an answer looks whether it was given up
 LARGEST_ANSWER = 2**26  # bytes
 TRIES_OF_NONSENSE = 3  # for an answer that is not of the protocol, such as a proxy's
-LONGEST_PROMPT = 2**24  # tokens
+OF_TEMPLATE = 2**16  # tokens that a server may put around a prompt, at most
 NEWER_LIMIT = "max_completion_tokens"
 ABOVE_ONE = 1e-3  # how far rounding may bring the logarithm of a probability above 0
 LARGEST_SEED = 2**31  # the seeds that every server takes are below
@@ -63,6 +63,10 @@ class ServerError(OSError):
     """
 
     said = ""
+
+
+class Nonsense(ValueError):
+    """An answer that is not of the protocol."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +118,9 @@ class Server:
         self,
         path: str,
         body: Any = None,
-        read: Callable[[Any], Any] = lambda answer: answer,
         given_up: Event | None = None,
         waits: bool = True,
+        read: Callable[[Any], Any] = lambda answer: answer,
     ) -> Any:
         """The server's answer to one request, to POST where there is a body.
 
@@ -125,15 +129,14 @@ class Server:
         path : str
             Such as "/completions".
         body : JSON data, optional
-        read : function
-            What is taken from the answer. Whatever it raises for an entry that is missing, or of
-            another type, means that the answer is not of the protocol, and the server is then asked
-            again a few times.
         given_up : Event, optional
             Once it is set, nobody waits for the answer, and no further try is made.
         waits : bool
             Whether it is asked again where the connection fails, by a server that may have been
             started anew.
+        read : function
+            What is taken from the answer. It raises `Nonsense` for one that is not of the protocol,
+            and the server is then asked again a few times.
 
         Raises
         ------
@@ -146,29 +149,28 @@ class Server:
             request.add_unredirected_header("Authorization", f"Bearer {self.key}")
         given_up = given_up or Event()
         started = time.monotonic()
+        until = started + self.deadline
         for tries in count(1):
             most = self.retries
-            left = max(started + self.deadline - time.monotonic(), 1e-3)
             try:
-                with urlopen(request, timeout=left) as answer:
-                    return read(json.loads(answer.read(LARGEST_ANSWER)))
+                status, text = _within(until, given_up, lambda: _response(request, until))
+                if status is None:
+                    return _taken(text, read)
+                said = text[:1000].decode(errors="replace")
+                reason = f"status {status}: {cause_of(ValueError(' '.join(said.split())))}"
+                if status not in WORTH_ANOTHER_TRY:
+                    error = ServerError(f"{self.url}: it refused the request ({reason})")
+                    error.said = said
+                    raise error
             except ServerError:
                 raise
-            except HTTPError as error:
-                said = _said(error)
-                reason = f"status {error.code}: {cut(said, 300)}"
-                if error.code not in WORTH_ANOTHER_TRY:
-                    refusal = ServerError(f"{self.url}: it refused the request ({reason})")
-                    refusal.said = said
-                    raise refusal from None
-            except (OSError, HTTPException) as error:
+            except Nonsense as error:
+                reason = f"what it answered is not of the protocol: {error}"
+                most = min(self.retries, TRIES_OF_NONSENSE - 1)
+            except (OSError, HTTPException, ValueError) as error:
                 reason = cause_of(error)
                 if not waits:
                     given_up.set()
-            except (LookupError, TypeError, ValueError, RecursionError, AttributeError) as error:
-                kind = type(error).__name__
-                reason = f"what it answered is not of the protocol: {kind}, {cause_of(error)}"
-                most = min(self.retries, TRIES_OF_NONSENSE - 1)
             pause = min(2.0 ** (tries - 1), LONGEST_PAUSE)
             seconds = time.monotonic() - started
             if tries > most or seconds + pause >= self.deadline or given_up.wait(pause):
@@ -194,7 +196,8 @@ class Server:
         bodies : list of JSON data
         read : function
             read(body, choice, usage) returns what is taken from a response and from what the server
-            says it has used, see `ask`.
+            says it has used. Whatever it raises for an entry that is missing, or of another type,
+            means that the answer is not of the protocol.
 
         Raises
         ------
@@ -212,41 +215,86 @@ class Server:
             return read(body, choice, answer["usage"])
 
         given_up = Event()
-
-        def answered(number: int) -> tuple[int, Any]:
-            body = bodies[number]
-            return number, self.ask(path, body, partial(choice_of, body), given_up, waits)
-
-        found: list[Any] = [None] * len(bodies)
-        # Its threads are daemons: after an error, or an interrupt, nobody waits for the others.
-        with ThreadPool(self.at_once) as workers:
-            try:
-                # In the order of their ends: the first failure is the cause of those that follow.
-                for number, response in workers.imap_unordered(answered, range(len(bodies))):
-                    found[number] = response
-            finally:
-                given_up.set()
-        return found
-
-
-def _said(refusal: HTTPError) -> str:
-    """What a server says of a refusal, on one line."""
-    with refusal, suppress(OSError, HTTPException):
-        return " ".join(refusal.read(1000).decode(errors="replace").split())
-    return ""
+        workers = ThreadPoolExecutor(self.at_once)
+        try:
+            futures = [
+                workers.submit(self.ask, path, body, given_up, waits, partial(choice_of, body))
+                for body in bodies
+            ]
+            # In the order of their ends: the first failure is the cause of those that follow.
+            for each in as_completed(futures):
+                each.result()
+            return [each.result() for each in futures]
+        finally:
+            # After an error, or an interrupt, nobody waits for the others.
+            given_up.set()
+            workers.shutdown(wait=False, cancel_futures=True)
 
 
-def _count(name: str, number: Any, most: int) -> int:
-    """A number from 0 to `most` that a server tells."""
+def _within(until: float, given_up: Event, work: Callable[[], Any]) -> Any:
+    """What work() returns or raises, or TimeoutError at a time of `time.monotonic`.
+
+    A server may send a byte now and then, which no timeout of a socket notices. So the work is done
+    in a thread that nobody waits for longer.
+    """
+    done: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except Exception as error:  # raised again below
+            done.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    while not given_up.is_set() and (left := until - time.monotonic()) > 0:
+        if wait([done], timeout=min(left, LOOK_UP)).done:
+            return done.result()
+    raise TimeoutError("given up" if given_up.is_set() else "timed out")
+
+
+def _response(request: Request, until: float) -> tuple[int | None, bytes]:
+    """What a server sends: the status of a refusal, else None, and its text."""
+    left = max(until - time.monotonic(), 1e-3)
+    status = None
+    try:
+        answer = urlopen(request, timeout=left)
+    except HTTPError as error:
+        answer, status = error, error.code
+    with answer:
+        text = bytearray()
+        while part := answer.read1(2**16):
+            text += part
+            if len(text) > LARGEST_ANSWER:
+                raise Nonsense(f"it has more than {LARGEST_ANSWER:,} bytes")
+            if time.monotonic() > until:
+                raise TimeoutError("timed out")
+    return status, bytes(text)
+
+
+def _taken(text: bytes, read: Callable[[Any], Any]) -> Any:
+    """What is read from the text of an answer; Nonsense where that cannot be."""
+    try:
+        return read(json.loads(text))
+    except Nonsense:
+        raise
+    # Whatever is missing, or of another type than that of the protocol.
+    except (LookupError, TypeError, ValueError, RecursionError, AttributeError) as error:
+        shown = brief(text[:1000].decode(errors="replace"))
+        raise Nonsense(f"{type(error).__name__}, {cause_of(error)}, in {shown}") from None
+
+
+def _count(name: str, usage: Any, most: int) -> int:
+    """A number of tokens that a server says it has used."""
+    number = usage[name]
     if type(number) is not int or not 0 <= number <= most:
-        raise ValueError(f"{name} is {brief(number)}; 0 to {most} are possible")
+        raise Nonsense(f"usage.{name} is {brief(number)}; 0 to {most} are possible")
     return number
 
 
 def _text(name: str, text: Any) -> str:
     """A text that can be written to disk."""
     if not isinstance(text, str):
-        raise ValueError(f"{name} is {brief(text)}, and no text")
+        raise Nonsense(f"{name} is {brief(text)}, and no text")
     text.encode()
     return text
 
@@ -339,10 +387,11 @@ class ServedPolicy:
             text = "" if is_chat and text is None else text
             # The prompt may have opened a thought, which then belongs to the text.
             begun = "" if is_chat else opened_thought(body["prompt"])
+            asked = len(json.dumps(body)) + OF_TEMPLATE
             return (
                 begun + _text("its content" if is_chat else "its text", text),
-                _count("completion_tokens", usage["completion_tokens"], sampling.max_new_tokens),
-                _count("prompt_tokens", usage["prompt_tokens"], LONGEST_PROMPT),
+                _count("completion_tokens", usage, sampling.max_new_tokens),
+                _count("prompt_tokens", usage, asked),
                 choice["finish_reason"] == "length",
             )
 
@@ -472,13 +521,20 @@ class ServedEngine:
         def read(
             body: Any, choice: Any, _: Any
         ) -> tuple[list[int], list[float], bool, list[float]]:
-            ids = [_count("a token", each, self.vocabulary - 1) for each in choice["token_ids"]]
-            of_tokens = [float(each) for each in choice["logprobs"]["token_logprobs"]]
-            if not 1 <= len(ids) == len(of_tokens) <= body["max_tokens"]:
-                raise ValueError(f"{len(ids)} tokens, {len(of_tokens)} log-probabilities")
-            if not all(-math.inf < each < ABOVE_ONE for each in of_tokens):
-                raise ValueError(f"token_logprobs is {brief(of_tokens)}, no logarithms of chances")
-            rows = [_margin(each) for each in choice["logprobs"]["top_logprobs"]] if margins else []
+            ids, logprobs = choice["token_ids"], choice["logprobs"]
+            of_tokens = [float(each) for each in logprobs["token_logprobs"]]
+            known = all(type(each) is int and 0 <= each < self.vocabulary for each in ids)
+            if not known or not 1 <= len(ids) <= body["max_tokens"]:
+                raise Nonsense(
+                    f"token_ids is {brief(ids)}; 1 to {body['max_tokens']} numbers below "
+                    f"{self.vocabulary} are possible"
+                )
+            if len(of_tokens) != len(ids) or not all(-math.inf < x < ABOVE_ONE for x in of_tokens):
+                raise Nonsense(
+                    f"token_logprobs is {brief(of_tokens)}, for {len(ids)} tokens; a logarithm of "
+                    "a probability is needed for each"
+                )
+            rows = [_margin(likely) for likely in logprobs["top_logprobs"]] if margins else []
             return ids, of_tokens, choice["finish_reason"] == "length", rows
 
         # A server that was started anew would answer with the weights that it began with.
@@ -505,7 +561,7 @@ class ServedEngine:
 def _first_model(answer: Any) -> tuple[str, int]:
     """Name of the model that a server has, and the tokens that prompt and response may have."""
     model = answer["data"][0]
-    return _text("id", model["id"]), _count("max_model_len", model["max_model_len"], LARGEST_SEED)
+    return _text("id", model["id"]), _count("max_model_len", model, LARGEST_SEED)
 
 
 def _margin(likely: Mapping[str, float]) -> float:

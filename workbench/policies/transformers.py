@@ -73,8 +73,8 @@ class TransformersPolicy(TrainableModel):
     prompts_kept: dict[Any, Any] | None = None
     """The last prompts, as the merged decoder took them in; None keeps none.
 
-    An evaluation asks twice for responses to the same prompts. It keeps them in between, and only
-    then, since they hold no longer once the weights change.
+    An evaluation asks twice for responses to the same prompts, and keeps the prompts in between.
+    At any other time the weights may change, and what was computed with the old ones is wrong.
     """
 
     def __init__(

@@ -70,20 +70,32 @@ class RightAnswers(Stored):
     def check(self, policy: Any, lab: Any) -> None:
         """ValueError for answers of a file that this run could not have sampled."""
         stored, most = self.stored, lab.sampling.max_new_tokens
-        if ((stored.lengths < 1) | (stored.lengths > most)).any():
-            raise ValueError(f"path={self.path!r}: an answer has no token or over {most}")
+        columns = [c.values if isinstance(c, Ragged) else c for _, c in stored.items()]
+        # Beyond float32 a number is infinite where it meets a tensor.
+        with np.errstate(over="ignore"):
+            floats = [column.astype(np.float32) for column in columns if column.dtype.kind == "f"]
+        vocabulary = getattr(getattr(policy.model, "config", None), "vocab_size", np.inf)
+        tokens = np.concatenate([stored.prompt.values, stored.response.values])
+        odd = (stored.lengths < 1) | (stored.lengths > most)
+        missing = stored.old_logprobs.lengths != stored.lengths
         rows_of = self.rows_by_problem()
         pool = lab.problems if isinstance(lab.problems, Pool) else ()
         known = [problem for problem in pool if problem.id in rows_of]
         prompts = policy.encode([problem.prompt for problem in known]) if known else []
-        for problem, prompt in zip(known, prompts):
-            for row in rows_of[problem.id]:
-                # Another tokenizer makes other tokens of the same prompt.
-                if (stored.prompt[row].tolist(), stored.answer[row]) != (prompt, problem.answer):
-                    raise ValueError(
-                        f"path={self.path!r}: a prompt or a gold answer is another (problem "
-                        f"{problem.id!r})"
-                    )
+        others = [
+            (stored.prompt[row].tolist(), stored.answer[row]) != (prompt, problem.answer)
+            for problem, prompt in zip(known, prompts)
+            for row in rows_of[problem.id]
+        ]
+        wrong = {
+            "a number is not finite": not all(np.isfinite(column).all() for column in floats),
+            "a token is none of the model's": ((tokens < 0) | (tokens >= vocabulary)).any(),
+            f"an answer has no token or over {most}": odd.any(),
+            "a token has no log-probability": missing.any() and stored.old_logprobs.lengths.any(),
+            "a prompt or a gold answer is another": any(others),
+        }
+        for reason in [reason for reason, is_so in wrong.items() if is_so]:
+            raise ValueError(f"path={self.path!r}: {reason}")
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Store the round's new right answers; of each problem the newest `capacity` stay."""

@@ -7,6 +7,7 @@ of columns.
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import tomllib
@@ -102,7 +103,7 @@ def _rows(path: Path) -> tuple[list[Any], list[str]]:
         check_size(each)
         try:
             part = KINDS[each.suffix](each)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, csv.Error, RecursionError) as error:
             raise ValueError(f"path={str(each)!r}: {error}") from None
         rows += part
         of_file = f"{each.name}, " if len(paths) > 1 else ""

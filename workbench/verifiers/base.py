@@ -15,10 +15,11 @@ from workbench.utils.descriptions import compose, parameters
 from workbench.utils.names import GRADED
 from workbench.utils.validation import brief, cause_of, texts
 
-#: What became of a response. `ok`: equivalent to the gold answer, or all its tests passed. `wrong`:
-#: read, but not that. `unparsed`: no answer could be read. `timeout`: killed at the deadline.
-#: `crash`: the worker or the program ran out of memory or died.
 STATUSES = ("ok", "wrong", "unparsed", "timeout", "crash")
+"""What became of a response. `ok`: equivalent to the gold answer, or all its tests passed. `wrong`:
+read, but not that. `unparsed`: no answer could be read. `timeout`: killed at the deadline. `crash`:
+the worker or the program ran out of memory or died.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,25 +116,25 @@ def _that_raises(verifier: Any, responses: Sequence[str], answers: Sequence[str]
 
 def _recordable(scores: Any, name: str, size: int) -> Scores:
     """Scores as arrays; ValueError unless they have a number and a status for each response."""
-
-    def refused(returned: str) -> ValueError:
-        return ValueError(
-            f"verifier: {name} returned {returned}; Scores(reward, status) is needed, for each of "
-            f"{size} responses a number (of a tensor, tensor.tolist()) and one of {STATUSES}"
-        )
-
     if not isinstance(scores, Scores):
-        raise refused(brief(scores))
+        raise ValueError(
+            f"verifier: {name} returned {brief(scores)}; Scores(reward, status) is needed"
+        )
     try:
         reward, status = np.asarray(scores.reward), np.asarray(scores.status)
     except Exception as error:  # torch's of a tensor with a gradient, in bfloat16 or on a GPU
-        raise refused(f"what NumPy cannot read ({cause_of(error)})") from None
+        raise ValueError(
+            f"verifier: {name} returned what NumPy cannot read ({cause_of(error)}); a number for "
+            "each response is needed, such as those of tensor.tolist()"
+        ) from None
     # The table of rollouts would convert texts such as "1", and could not say whose they are.
     is_number = reward.dtype.kind in "biuf"
     is_known = set(status.flat) <= {*STATUSES, GRADED}
     if not (is_number and is_known and reward.shape == status.shape == (size,)):
-        raise refused(
-            f"the rewards {brief(reward.tolist())}, the statuses {brief(status.tolist())}"
+        raise ValueError(
+            f"verifier: {name} returned the rewards {brief(reward.tolist())} and the statuses "
+            f"{brief(status.tolist())} for {size} responses; a number and one of "
+            f"{', '.join(STATUSES)} are needed for each"
         )
     return Scores(reward.astype(np.float64), status)
 
@@ -173,7 +174,10 @@ class Verifier(AbstractContextManager):
         responses = texts("responses", responses)
         answers = texts("answers", answers)
         if len(responses) != len(answers):
-            raise ValueError(f"answers has length {len(answers)}: {len(responses)} are needed")
+            raise ValueError(
+                f"answers has length {len(answers)}: one for each of the {len(responses)} "
+                "responses is needed"
+            )
         # No response could ever meet a blank gold answer. That is a mistake in the data, and it
         # should not look like a hard problem.
         for i, answer in enumerate(answers):

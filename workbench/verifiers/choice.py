@@ -51,7 +51,9 @@ def different_capitals(name: str, value: Any) -> None:
     """The bound of at least two different capital letters."""
     capitals = isinstance(value, str) and re.fullmatch("[A-Z]{2,}", value)
     if not capitals or len(set(value)) < len(value):
-        raise ValueError(f"{name}={value!r}: different capital letters are needed, such as 'ABCD'")
+        raise ValueError(
+            f"{name}={value!r}: at least two different capital letters are needed, such as 'ABCD'"
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -104,7 +106,8 @@ class Choice(Verifier):
         gold = PATTERN.GOLD.fullmatch(answer.strip())
         if gold is None or gold[1].upper() not in self.letters:
             raise ValueError(
-                f"{name}={answer!r}: one of {self.letters} is needed, or Choice(letters=...)"
+                f"{name}={answer!r}: one of {', '.join(self.letters)} is needed; other letters are "
+                f"allowed by Choice(letters=...), such as letters='{self.letters}E'"
             )
         return gold[1].upper(), _plain(gold[2] or "")
 

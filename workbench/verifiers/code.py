@@ -53,12 +53,12 @@ import json
 import math
 import os
 import re
-import symtable
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import Annotated, Any
 
 import numpy as np
@@ -205,10 +205,7 @@ class Code(Verifier):
     def _run_checker(self, source: str, tests: Tests) -> tuple[str, int]:
         """Have a checker ask a candidate: the status, and how many tests passed."""
         assert tests.material is not None
-        # A program may use what judges of such data sets provide.
-        provided: dict[str, Any] = {"provided": PROVIDED, "missing": []}
-        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            provided["missing"] = sorted(free_names(source))
+        source = with_imports(source)
         # The first of each pair is the end to read from. Requests go from the checker to the
         # candidate, and replies come back.
         ends = [*os.pipe(), *os.pipe()]
@@ -221,8 +218,7 @@ class Code(Verifier):
         start = self._sandbox.start
         with ExitStack() as running:
             try:
-                given = {"source": source, **provided}
-                candidate = start("program.candidate", given, requests, replies)
+                candidate = start("program.candidate", {"source": source}, requests, replies)
                 running.enter_context(candidate)
                 checker = start("checker.checker", material, fds=(asks, reads))
                 running.enter_context(checker)
@@ -293,6 +289,36 @@ def _blocks(text: str) -> Iterator[tuple[str, str]]:
             opening = None
 
 
+def with_imports(source: str) -> str:
+    """A program with the imports that it lacks of what judges of such data sets provide.
+
+    Examples
+    --------
+    >>> with_imports("def f(x):\\n    return math.gcd(*x) or inf\\n").splitlines()[0]
+    'from math import inf; import math'
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return source
+    lines = []
+    for name in sorted(free_names(tree)):
+        homes = [home for home in PROVIDED if hasattr(import_module(home), name)]
+        if name in PROVIDED:
+            lines.append(f"import {name}")
+        elif homes:
+            lines.append(f"from {homes[0]} import {name}")
+    # Imports from the future have to stand before them.
+    ends = [
+        node.end_lineno or 0
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+    ]
+    rows = source.split("\n")
+    rows[max(ends, default=0) : max(ends, default=0)] = ["; ".join(lines)] if lines else []
+    return "\n".join(rows)
+
+
 def same_output(output: str, expected: str) -> bool:
     """Whether two outputs agree word by word. An expected word with a decimal point is met within
     1e-6, relative or absolute.
@@ -302,8 +328,11 @@ def same_output(output: str, expected: str) -> bool:
     >>> same_output("1 0.3333333\\n", "1  0.333333333"), same_output("12", "1 2")
     (True, False)
     """
-    words, wanted = output.split(), expected.split()
-    return len(words) == len(wanted) and all(map(_same_word, words, wanted))
+    words = output.split()
+    expected_words = expected.split()
+    if len(words) != len(expected_words):
+        return False
+    return all(map(_same_word, words, expected_words))
 
 
 def _same_word(word: str, expected: str) -> bool:
@@ -324,7 +353,8 @@ def read_tests(answer: str, name: str) -> Tests:
         tests = _parsed_tests(answer)
     except (ValueError, TypeError, LookupError, AttributeError, SyntaxError) as error:
         raise ValueError(
-            f"{name}={brief(answer)}: a form of workbench.verifiers.code is needed ({error})"
+            f"{name}={brief(answer)}: tests in a form of workbench.verifiers.code are needed "
+            f"({error})"
         ) from None
     if not tests.count:
         raise ValueError(f"{name}={brief(answer)}: at least one test is needed")
@@ -342,7 +372,7 @@ def _parsed_tests(answer: str) -> Tests:
             raise ValueError("names that are not a list of texts")
         are_tests = list(map(is_test, tree.body))
         # A function of the answer may be called like one of Python's own.
-        wanted = sorted(free_names(form["asserts"]) | set(names))
+        wanted = sorted(free_names(tree) | set(names))
         material = {"asserts": form["asserts"], "is_test": are_tests, "names": wanted}
         return Tests(sum(are_tests), material=material | {"wanted": wanted})
     function = form.get("function", form.get("fn_name"))
@@ -372,19 +402,26 @@ def _text(lines: Any) -> str:
     return lines if isinstance(lines, str) else "\n".join(map(str, lines))
 
 
-def free_names(source: str) -> set[str]:
-    """The names that a program reads and does not define, except Python's own. Those of tests must
-    come from the answer.
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def free_names(tree: ast.AST) -> set[str]:
+    """The names that tests read and do not define, except Python's own: they must come from the
+    answer.
     """
     read: set[str] = set()
     bound = set(dir(builtins))
-    tables = [symtable.symtable(source, "source", "exec")]
-    for table in tables:
-        tables += table.get_children()
-        for name in table.get_symbols():
-            if name.is_global():
-                is_bound = name.is_assigned() or name.is_imported()
-                (bound if is_bound else read).add(name.get_name())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, DEFINITIONS):
+            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.alias):
+            bound.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            bound.add(node.name)
     return read - bound
 
 
@@ -394,6 +431,7 @@ def is_test(statement: ast.stmt) -> bool:
     """
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
         return False
-    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
     assignments = (ast.Assign, ast.AnnAssign, ast.AugAssign)
-    return not isinstance(statement, (*definitions, *assignments, ast.Pass))
+    return not isinstance(
+        statement, (*DEFINITIONS, *assignments, ast.Import, ast.ImportFrom, ast.Pass)
+    )

@@ -183,11 +183,15 @@ def _equivalent(gold: list, answer: list) -> bool:
     """Whether any reading of the answer is equivalent to any of the gold answer."""
     # Beside what it reads, Math-Verify keeps the text of it, in which 42 % is 42.
     values = [[each for each in side if not isinstance(each, str)] for side in (gold, answer)]
-    return any(_same(*pair) for pair in product(*values))
+    sides = values if all(values) else [gold, answer]
+    return any(_same(*pair) for pair in product(*sides))
 
 
 def _same(gold: Any, answer: Any) -> bool:
     """Whether two readings are equivalent. A comparison that fails settles nothing."""
+    # Of what it cannot read, Math-Verify keeps the text, which equals nothing but a text.
+    if isinstance(gold, str) or isinstance(answer, str):
+        return bool(gold == answer)
     gold, answer = _with_imaginary_unit(gold, answer)
     are_numbers = _is_number(gold) and _is_number(answer)
     # Percents are unevaluated. Also right is their number, of which Math-Verify knows the whole
@@ -200,9 +204,7 @@ def _same(gold: Any, answer: Any) -> bool:
         unknown = AppliedUndef, sympy.Derivative
         if gold.atoms(*unknown) != answer.atoms(*unknown):
             return False
-    # Six decimals are enough unless a small number is involved, whose first ones may all be zeros.
-    decimals = 6 if are_numbers else max(6, _decimals(gold), _decimals(answer))
-    if not _verified(gold, answer, decimals=decimals, precision=max(15, decimals + 1)):
+    if not _verified(gold, answer, decimals=6, precision=15):
         # Floats in exponents are beyond it.
         powers = [power for side in (gold, answer) for power in side.atoms(sympy.Pow)]
         is_beyond = are_numbers and any(power.exp.is_Float for power in powers)
@@ -212,7 +214,12 @@ def _same(gold: Any, answer: Any) -> bool:
         has_infinity = [side.has(sympy.oo, -sympy.oo) for side in (gold, answer)]
         is_fine = has_infinity[0] or not has_infinity[1] or answer.has(*OPERATORS)
         return is_fine and _close(gold, answer)
-    return True
+    # Equal to six decimals. That is enough unless a small number is involved, whose first
+    # six decimals may all be zeros.
+    decimals = max(_decimals(gold), _decimals(answer))
+    if decimals <= 6:
+        return True
+    return _verified(gold, answer, decimals=decimals, precision=max(15, decimals + 1))
 
 
 def _with_imaginary_unit(*readings: Any) -> tuple:
@@ -279,11 +286,14 @@ def _decimals(reading: Any) -> int:
 
 def _numbers(reading: Any) -> Iterator[Any]:
     """The largest parts of a reading that are numbers: coefficients, elements, bounds."""
-    if _is_number(reading):
+    if isinstance(reading, sympy.MatrixBase):
+        for element in reading.flat():
+            yield from _numbers(element)
+    elif isinstance(reading, sympy.Expr) and reading.is_number:
         yield reading
-    elif isinstance(reading, sympy.MatrixBase | sympy.Basic):
-        parts = reading.flat() if isinstance(reading, sympy.MatrixBase) else reading.args
-        yield from chain.from_iterable(map(_numbers, parts))
+    elif isinstance(reading, sympy.Basic):
+        for part in reading.args:
+            yield from _numbers(part)
 
 
 def _size(number: Any) -> Any:
@@ -318,6 +328,10 @@ def _parts(text: str) -> tuple[str, str] | None:
 
 def _says_more(core: str, answer: list, gold_core: str, gold: list) -> bool:
     """Whether the content of a box says more than its reading, or another thing."""
+    is_range = any(isinstance(reading, sympy.Set | sympy.Rel | And) for reading in gold)
+    bounds = [PATTERN.INEQUALITY.search(text) for text in (core, gold_core)]
+    if bounds[0] and not bounds[1] and not is_range:
+        return True
     groups = [_group(text) for text in (core, gold_core)]
     if all(groups) and groups[0] != groups[1]:
         return True

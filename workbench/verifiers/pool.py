@@ -8,9 +8,9 @@ spoken to by JSON, and killed from outside. The server is this module as a scrip
     python -m workbench.verifiers.pool MODULE:FUNCTION MEMORY_MB CONTROL PARENT_PID
 
 FUNCTION takes nothing, loads what judging needs, and returns the judge: a function from an item to
-a reply, both dicts. It is called once. Then the server has its workers judge the items that come
-over the socket CONTROL. A worker has everything loaded already, so it is there within milliseconds,
-and an item that hangs costs its deadline and no start.
+a reply, both dicts. It is called once. Then the server only forks workers, and ends them, as it is
+told over the socket CONTROL. A worker has everything loaded already, so it is there within
+milliseconds, and an item that hangs costs its deadline and no start.
 
 - A worker has one item at a time, whose clock starts when the worker is given it. At the deadline
   it is killed with all that it started, and its item is a `timeout`. The timeout is not certain if
@@ -42,6 +42,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import Any
 
@@ -50,153 +51,13 @@ from workbench.utils.processes import die_with_parent
 Judge = Callable[[dict], dict]
 
 START_SECONDS = 120.0  # a start that takes longer has failed
-END_SECONDS = 10.0  # a server that takes longer to end is killed
+REPLY_SECONDS = 10.0  # a server that takes longer to fork or to end a worker is paused
 # Signals by which a process ends through its own fault.
 OWN_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
 COMPUTED = 0.1  # share of the deadline that a worker must have computed for a certain timeout
+FORK = "fork"  # a request that is followed by the worker's end of a socket
 LOOK_SECONDS = 1.0  # between two looks whether the parent still lives
 WORN = 0.25  # share of its memory that a worker may keep between two items
-
-
-class Pool(AbstractContextManager):
-    """Up to `workers` processes around one judge, started when first needed and again after
-    `close`.
-
-    Parameters
-    ----------
-    judge : str
-        "module:function". The function, called in the server, returns the judge (see above).
-    workers : int
-    deadline : float
-        Seconds that an item may take.
-    memory_mb : int
-        MiB that a worker may add to what its libraries take.
-
-    Attributes
-    ----------
-    server : Popen, optional
-        The process that the workers are forked from; None before the first item.
-    """
-
-    def __init__(
-        self, judge: str, *, workers: int = 2, deadline: float = 5.0, memory_mb: int = 1024
-    ) -> None:
-        self.judge = judge
-        self.size = workers
-        self.deadline = deadline
-        self.memory_mb = memory_mb
-        self._lock = threading.Lock()
-        self._settle()
-
-    def _settle(self) -> None:
-        """Begin with no processes, owned by the calling process."""
-        self._pid = os.getpid()
-        self.server: subprocess.Popen | None = None
-
-    def run(self, items: Sequence[dict]) -> list[dict]:
-        """The reply to every item, in order.
-
-        `{"status": "timeout", "certain": ...}` or `{"status": "crash"}` where none came. Calls from
-        several threads take turns.
-
-        Raises
-        ------
-        ChildProcessError
-            When workers cannot be started, with the cause, and when they are killed twice.
-        """
-        request = {"items": list(items), "size": self.size, "deadline": self.deadline}
-        with self._turn():
-            try:
-                # As long as it can take at most, when each item is tried twice.
-                seconds = START_SECONDS + 2 * self.deadline * len(items)
-                return self._replies(json.dumps(request).encode(), seconds) if items else []
-            except BaseException:
-                # Whatever interrupted, no half-read replies may stay for the next call.
-                self._stop()
-                raise
-
-    def _turn(self) -> threading.Lock:
-        """The lock that calls take turns by."""
-        # A forked child leaves its parent's workers alone, and the lock to whoever held it there.
-        if self._pid != os.getpid():
-            self._lock = threading.Lock()
-            self._settle()
-        return self._lock
-
-    def _replies(self, request: bytes, seconds: float) -> list[dict]:
-        # Who killed or paused the server did not mean the items, so they are tried once more.
-        for _ in range(2):
-            if self.server is None:
-                self._start()
-            with suppress(EOFError, OSError):
-                self._control.send_bytes(request)
-                if self._control.poll(seconds):
-                    return json.loads(self._control.recv_bytes())
-            self._stop()
-        raise ChildProcessError("verifier workers were killed or paused twice")
-
-    def _start(self) -> None:
-        self._control, theirs = Pipe()
-        # -P keeps the working directory off the path: a file there
-        # called json.py would be imported.
-        command = [sys.executable, "-P", "-m", "workbench.verifiers.pool", self.judge]
-        with theirs:
-            self.server = subprocess.Popen(
-                [*command, str(self.memory_mb), str(theirs.fileno()), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=environment(),
-                pass_fds=[theirs.fileno()],
-                # An interrupt from the terminal reaches the caller alone.
-                start_new_session=True,
-            )
-        self._end = weakref.finalize(self, end_server, self.server, self._control, os.getpid())
-        error = b"it was killed, or takes too long"
-        with suppress(EOFError, OSError):
-            if self._control.poll(START_SECONDS):
-                error = self._control.recv_bytes()
-        if error:
-            raise ChildProcessError(f"verifier worker did not start: {error.decode()}")
-
-    def _stop(self) -> None:
-        if self.server is not None:
-            self._end()
-        self._settle()
-
-    def close(self) -> None:
-        """Kill the workers and wait for them. A later `run` starts new ones."""
-        with self._turn():
-            self._stop()
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-
-def end_server(server: subprocess.Popen, control: Connection, owner: int) -> None:
-    """End a server with its workers."""
-    # A forked child inherits the finalizer that calls this, and the server is not its own.
-    if os.getpid() != owner:
-        return
-    with suppress(OSError, subprocess.TimeoutExpired):
-        control.send_bytes(b"")
-        server.wait(END_SECONDS)
-    control.close()
-    server.kill()
-    server.wait()
-
-
-def environment() -> dict[str, str]:
-    """The environment of the workers: this package importable from anywhere, one thread, the same
-    hash order every time.
-    """
-    path = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    # Where a library walks over a set of texts, the order is the same in every worker.
-    alike = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-    return {**os.environ, **alike, "PYTHONPATH": os.pathsep.join(path)}
-
-
-# The server and its workers
 
 
 @dataclass(eq=False)
@@ -221,78 +82,165 @@ class Worker:
 
 
 class Server:
-    """Forks workers, gives them items, and kills those that are late.
+    """The process that the workers of a pool are forked from.
+
+    Raises
+    ------
+    ChildProcessError
+        When it does not start, with the cause.
+    """
+
+    def __init__(self, judge: str, memory_mb: int) -> None:
+        self._owner = os.getpid()
+        self._control, theirs = Pipe()
+        # -P keeps the working directory off the path: a file there
+        # called json.py would be imported.
+        command = [sys.executable, "-P", "-m", "workbench.verifiers.pool", judge]
+        with theirs:
+            self.process = subprocess.Popen(
+                [*command, str(memory_mb), str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environment(),
+                pass_fds=[theirs.fileno()],
+                # An interrupt from the terminal reaches the caller alone.
+                start_new_session=True,
+            )
+        try:
+            error = self._reply(START_SECONDS)
+        except (EOFError, OSError):
+            error = "it was killed, or takes too long"
+        if error:
+            self.close()
+            raise ChildProcessError(f"verifier worker did not start: {error}")
+
+    def fork(self) -> Worker:
+        """A new worker; OSError or EOFError where the server is gone or paused."""
+        link, theirs = Pipe()
+        with theirs:
+            self._control.send(FORK)
+            send_handle(self._control, theirs.fileno(), self.process.pid)
+        return Worker(self._reply(), link)
+
+    def end(self, worker: Worker) -> tuple[int, float]:
+        """Kill a worker; its exit code, and its processor time in seconds."""
+        worker.link.close()
+        try:
+            self._control.send(worker.pid)
+            return self._reply()
+        except (EOFError, OSError):
+            # All workers of a server are gone with it, and this one has done nothing wrong.
+            self.close()
+            return -signal.SIGKILL, 0.0
+
+    def _reply(self, seconds: float = REPLY_SECONDS) -> Any:
+        if not self._control.poll(seconds):
+            raise TimeoutError
+        return self._control.recv()
+
+    def close(self) -> None:
+        """End it with its workers."""
+        # A forked child inherits the finalizer that calls this, and the server is not its own.
+        if os.getpid() != self._owner:
+            return
+        with suppress(OSError, subprocess.TimeoutExpired):
+            self._control.send(None)
+            self.process.wait(REPLY_SECONDS)
+        self._control.close()
+        self.process.kill()
+        self.process.wait()
+
+
+class Pool(AbstractContextManager):
+    """Up to `workers` processes around one judge, started when first needed and again after
+    `close`.
 
     Parameters
     ----------
-    judge : function
+    judge : str
+        "module:function". The function, called in the server, returns the judge (see above).
+    workers : int
+    deadline : float
+        Seconds that an item may take.
     memory_mb : int
-    requests : Connection
-        To the caller.
-    parent : int
-        The caller's pid.
+        MiB that a worker may add to what its libraries take.
+
+    Attributes
+    ----------
+    server : Server, optional
+        None before the first item.
     """
 
-    def __init__(self, judge: Judge, memory_mb: int, requests: Connection, parent: int) -> None:
+    def __init__(
+        self, judge: str, *, workers: int = 2, deadline: float = 5.0, memory_mb: int = 1024
+    ) -> None:
         self.judge = judge
+        self.size = workers
+        self.deadline = deadline
         self.memory_mb = memory_mb
-        self.requests = requests
-        self.parent = parent
-        self.resting: list[Worker] = []
-        self.busy: dict[Connection, Worker] = {}
+        self._lock = threading.Lock()
+        self._settle()
 
-    def serve(self) -> None:
-        """Reply to requests until the caller sends nothing but an empty one, or is gone."""
-        with suppress(EOFError, ConnectionError):
-            while True:
-                if not self.ready(LOOK_SECONDS):
-                    continue
-                request = self.requests.recv_bytes()
-                if not request:
-                    break
-                self.requests.send_bytes(json.dumps(self.replies(**json.loads(request))).encode())
-        for worker in (*self.resting, *self.busy.values()):
-            end(worker)
+    def _settle(self) -> None:
+        """Begin with no processes, owned by the calling process."""
+        self._pid = os.getpid()
+        self.server: Server | None = None
+        self._resting: list[Worker] = []
 
-    def ready(self, seconds: float) -> list[Any]:
-        """The connections that have something to read, at most so many seconds from now; EOFError
-        when the caller is gone.
+    def run(self, items: Sequence[dict]) -> list[dict]:
+        """The reply to every item, in order.
+
+        `{"status": "timeout", "certain": ...}` or `{"status": "crash"}` where none came. Calls from
+        several threads take turns.
+
+        Raises
+        ------
+        ChildProcessError
+            When workers cannot be started, with the cause.
         """
-        # The end of the pipe does not tell everything: a process that the parent has forked keeps
-        # it open.
-        if os.getppid() != self.parent:
-            raise EOFError
-        return wait([self.requests, *self.busy], min(max(0.0, seconds), LOOK_SECONDS))
+        with self._turn():
+            try:
+                return self._replies([json.dumps(item).encode() for item in items])
+            except BaseException:
+                # Whatever interrupted, no half-read replies may stay for the next call.
+                self._stop()
+                raise
 
-    def replies(self, items: list[dict], size: int, deadline: float) -> list[dict]:
-        """The reply to every item, by so many workers at once."""
+    def _turn(self) -> threading.Lock:
+        """The lock that calls take turns by."""
+        # A forked child leaves its parent's workers alone, and the lock to whoever held it there.
+        if self._pid != os.getpid():
+            self._lock = threading.Lock()
+            self._settle()
+        return self._lock
+
+    def _replies(self, items: list[bytes]) -> list[dict]:
         replies: list[dict] = [{}] * len(items)
         waiting = list(reversed(range(len(items))))
         tried: set[int] = set()  # items whose worker was killed from outside
-        while waiting or self.busy:
-            while waiting and len(self.busy) < size:
+        busy: dict[Connection, Worker] = {}
+        while waiting or busy:
+            while waiting and len(busy) < self.size:
                 item = waiting.pop()
                 # What killed one worker at rest may have killed the others too, so a new worker
                 # tries an item again.
-                takes_rested = self.resting and item not in tried
-                worker = self.resting.pop() if takes_rested else self.fork()
+                takes_rested = self._resting and item not in tried
+                worker = self._resting.pop() if takes_rested else self._start()
                 worker.item = item
-                worker.until = time.monotonic() + deadline
-                self.busy[worker.link] = worker
+                worker.until = time.monotonic() + self.deadline
+                busy[worker.link] = worker
                 # That nobody reads any more shows when the reply is read.
                 with suppress(OSError):
-                    worker.link.send_bytes(json.dumps(items[item]).encode())
-            first = min(worker.until for worker in self.busy.values())
-            ready = self.ready(first - time.monotonic())
-            # A caller that waits for replies says nothing, unless it wants an end.
-            if self.requests in ready:
-                raise EOFError
-            for link, worker in list(self.busy.items()):
+                    worker.link.send_bytes(items[worker.item])
+            first = min(worker.until for worker in busy.values())
+            ready = wait(list(busy), max(0.0, first - time.monotonic()))
+            for link, worker in list(busy.items()):
                 is_late = link not in ready
                 if is_late and time.monotonic() < worker.until:
                     continue
-                del self.busy[link]
-                reply = self.reply(worker, deadline if is_late else None, worker.item in tried)
+                del busy[link]
+                reply = self._reply(worker, is_late, worker.item in tried)
                 if reply is None:
                     tried.add(worker.item)
                     waiting.append(worker.item)
@@ -300,49 +248,124 @@ class Server:
                     replies[worker.item] = reply
         return replies
 
-    def reply(self, worker: Worker, late: float | None, is_second_time: bool) -> dict | None:
-        """What a worker that has written, has ended or is `late` by a deadline says of its item.
+    def _reply(self, worker: Worker, is_late: bool, is_second_time: bool) -> dict | None:
+        """What a worker that is late, has written or has ended says of its item.
 
         None where it was killed from outside, and another one is to be asked.
         """
         message = None
-        if late is None:
+        if not is_late:
             with suppress(EOFError, OSError):
                 message = json.loads(worker.link.recv_bytes())
         if message and not message["worn"]:
             worker.computed = message["computed"]
-            self.resting.append(worker)
+            self._resting.append(worker)
             return message["reply"]
-        code, computed = end(worker)
+        assert self.server is not None
+        code, computed = self.server.end(worker)
         if message:
             return message["reply"]
-        if late is not None:
-            return {"status": "timeout", "certain": computed - worker.computed >= COMPUTED * late}
+        if is_late:
+            certain = computed - worker.computed >= COMPUTED * self.deadline
+            return {"status": "timeout", "certain": certain}
         is_own_fault = code >= 0 or -code in OWN_FAULTS
         return {"status": "crash"} if is_own_fault or is_second_time else None
 
-    def fork(self) -> Worker:
-        """A new worker."""
-        link, theirs = Pipe()
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                self.requests.close()
-                link.close()
-                die_with_parent(parent)
-                work(self.judge, self.memory_mb, theirs)
-            finally:
-                # A worker must not run on in the code, or the exit handlers, of what it was copied
-                # from.
-                os._exit(1)
-        # A group of its own, so that `end` reaches what the judge has started as well.
-        os.setpgid(pid, pid)
-        theirs.close()
-        return Worker(pid, link)
+    def _start(self) -> Worker:
+        """A new worker, of a new server where there is none any more."""
+        if self.server is not None:
+            with suppress(EOFError, OSError):
+                return self.server.fork()
+            self._stop()
+        self.server = Server(self.judge, self.memory_mb)
+        weakref.finalize(self, self.server.close)
+        return self.server.fork()
+
+    def _stop(self) -> None:
+        if self.server is not None:
+            self.server.close()
+        self._settle()
+
+    def close(self) -> None:
+        """Kill the workers and wait for them. A later `run` starts new ones."""
+        with self._turn():
+            self._stop()
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
-def end(worker: Worker) -> tuple[int, float]:
+def environment() -> dict[str, str]:
+    """The environment of the workers: this package importable from anywhere, one thread, the same
+    hash order every time.
+    """
+    path = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # Where a library walks over a set of texts, the order is the same in every worker.
+    alike = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **alike, "PYTHONPATH": os.pathsep.join(path)}
+
+
+# The server and its workers
+
+
+def main(name: str, memory_mb: str, control: str, parent: str) -> None:
+    """Fork and end workers until the parent says None or is gone.
+
+    `name` is "module:function", `control` a descriptor and `parent` a pid.
+    """
+    requests = Connection(int(control))
+    try:
+        judge = pkgutil.resolve_name(name)()
+    except Exception as error:
+        requests.send(f"{type(error).__name__}: {error}")
+        return
+    gc.freeze()  # so that the collector does not touch, and thereby copy, what workers share
+    requests.send("")
+    workers: set[int] = set()
+    with suppress(EOFError, ConnectionError):
+        while os.getppid() == int(parent):
+            # The end of the pipe does not tell everything: a process that the parent has forked
+            # keeps it open.
+            if not requests.poll(LOOK_SECONDS):
+                continue
+            request = requests.recv()
+            if request is None:
+                break
+            if request == FORK:
+                pid = fork(judge, int(memory_mb), requests)
+                workers.add(pid)
+                requests.send(pid)
+            elif request in workers:
+                workers.remove(request)
+                requests.send(end(request))
+            else:
+                # A worker of a server before this one, with which it has died.
+                requests.send((-signal.SIGKILL, 0.0))
+    for pid in workers:
+        end(pid)
+
+
+def fork(judge: Judge, memory_mb: int, requests: Connection) -> int:
+    """The pid of a new worker, whose end of a socket comes next."""
+    link = recv_handle(requests)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            requests.close()
+            die_with_parent(parent)
+            serve(judge, memory_mb, Connection(link))
+        finally:
+            # A worker must not run on in the code, or the exit handlers, of what it was copied
+            # from.
+            os._exit(1)
+    # A group of its own, so that `end` reaches what the judge has started as well.
+    os.setpgid(pid, pid)
+    os.close(link)
+    return pid
+
+
+def end(pid: int) -> tuple[int, float]:
     """Kill a worker with its group.
 
     Returns
@@ -350,15 +373,14 @@ def end(worker: Worker) -> tuple[int, float]:
     code, seconds
         Its exit code, minus the signal where one ended it, and how long it has computed.
     """
-    worker.link.close()
     # macOS calls it a matter of permission when a process has ended by itself.
     with suppress(PermissionError):
-        os.killpg(worker.pid, signal.SIGKILL)
-    _, status, usage = os.wait4(worker.pid, 0)
+        os.killpg(pid, signal.SIGKILL)
+    _, status, usage = os.wait4(pid, 0)
     return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
 
 
-def work(judge: Judge, memory_mb: int, link: Connection) -> None:
+def serve(judge: Judge, memory_mb: int, link: Connection) -> None:
     """The life of a worker. It ends without a reply when it runs out of memory."""
     memory = memory_mb * 2**20
     first = address_space()
@@ -379,19 +401,6 @@ def address_space() -> int:
             return int(statm.read().split()[0]) * resource.getpagesize()
     except FileNotFoundError:
         return 0
-
-
-def main(name: str, memory_mb: str, control: str, parent: str) -> None:
-    """The life of a server: `name` is "module:function", `control` a descriptor, `parent` a pid."""
-    requests = Connection(int(control))
-    try:
-        judge = pkgutil.resolve_name(name)()
-    except Exception as error:
-        requests.send_bytes(f"{type(error).__name__}: {error}".encode())
-        return
-    gc.freeze()  # so that the collector does not touch, and thereby copy, what workers share
-    requests.send_bytes(b"")
-    Server(judge, int(memory_mb), requests, int(parent)).serve()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ import json
 import os
 import secrets
 import shutil
-import struct
 import subprocess
 import sys
 import sysconfig
@@ -195,7 +194,6 @@ class Process(AbstractContextManager):
     def __init__(
         self, command: list[str], stdin: Any, stdout: Any, fds: Sequence[int], started: Any
     ) -> None:
-        self.is_late = False
         self.started = started
         self.output = file_of()
         self.complaints = file_of()
@@ -227,17 +225,18 @@ class Process(AbstractContextManager):
         """Wait for its end, at most so many seconds from the start of its program on."""
         self.wait_for_start()
         began = time.monotonic()
-        code = self.stop(max(0.0, seconds))
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(0.0, seconds))
         took = time.monotonic() - began
+        is_late = self.process.returncode is None
+        code = self.stop()
         self.output.seek(0)
-        return Ended(self.output.read(), code, self.is_late, took)
+        return Ended(self.output.read(), code, is_late, took)
 
     def stop(self, seconds: float = 0.0) -> int:
         """Kill what still runs after so many seconds; its exit code."""
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.is_late = True
         # It may have ended by itself just now. macOS calls that a matter of permission.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, SIGKILL)
@@ -252,8 +251,11 @@ class Process(AbstractContextManager):
 
 
 def file_of(content: bytes = b"") -> IO[bytes]:
-    """A temporary file without a name."""
-    file = tempfile.TemporaryFile()
+    """A file without a name; in memory on Linux, so that a full disk changes no verdict."""
+    if sys.platform == "linux":
+        file: IO[bytes] = os.fdopen(os.memfd_create("sandbox"), "w+b")
+    else:
+        file = tempfile.TemporaryFile()
     file.write(content)
     file.seek(0)
     return file
@@ -311,6 +313,17 @@ def mounts() -> list[str]:
     return [*arguments, "--dev", "/dev", "--remount-ro", "/dev"]
 
 
+class Condition(ctypes.Structure):
+    """What a rule of libseccomp asks of an argument (struct scmp_arg_cmp)."""
+
+    _fields_ = (
+        ("argument", ctypes.c_uint),
+        ("comparison", ctypes.c_int),
+        ("first", ctypes.c_uint64),
+        ("second", ctypes.c_uint64),
+    )
+
+
 def call_filter() -> bytes:
     """A filter of system calls as bubblewrap takes it, made by libseccomp
     (https://github.com/seccomp/libseccomp).
@@ -327,20 +340,19 @@ def call_filter() -> bytes:
     library.seccomp_init.restype = ctypes.c_void_p
     rules = ctypes.c_void_p(library.seccomp_init(ALLOW))
 
-    def refuse(call: str, error: int, *condition: int) -> None:
+    def refuse(call: str, error: int, *conditions: Condition) -> None:
         number = library.seccomp_syscall_resolve_name(call.encode())
-        # struct scmp_arg_cmp: an argument's number, the comparison, and two operands.
-        conditions = struct.pack("IiQQ", *condition) if condition else None
-        if library.seccomp_rule_add_array(rules, FAIL + error, number, bool(condition), conditions):
+        array = (Condition * len(conditions))(*conditions)
+        if library.seccomp_rule_add_array(rules, FAIL + error, number, len(conditions), array):
             raise OSError(f"sandbox='bwrap': this libseccomp cannot refuse {call}")
 
     for call in REFUSED:
         refuse(call, errno.EPERM)
     # Libraries that do not find it start their threads by `clone`, whose flags a filter can read.
     refuse("clone3", errno.ENOSYS)
-    refuse("clone", errno.EPERM, 0, MASKED_EQUAL, CLONE_THREAD, 0)
+    refuse("clone", errno.EPERM, Condition(0, MASKED_EQUAL, CLONE_THREAD, 0))
     # By this a program could outlive the caller.
-    refuse("prctl", errno.EPERM, 0, EQUAL, PR_SET_PDEATHSIG, 0)
+    refuse("prctl", errno.EPERM, Condition(0, EQUAL, PR_SET_PDEATHSIG, 0))
     with file_of() as file:
         library.seccomp_export_bpf(rules, file.fileno())
         library.seccomp_release(rules)

@@ -69,10 +69,12 @@ def same(value, expected):
     """
     if isinstance(value, tuple):
         value = list(value)
-    if isinstance(expected, list) and isinstance(value, list):
-        return len(value) == len(expected) and all(map(same, value, expected))
-    if isinstance(expected, dict) and isinstance(value, dict):
-        if value.keys() != expected.keys():
+    if isinstance(expected, list):
+        if not isinstance(value, list) or len(value) != len(expected):
+            return False
+        return all(map(same, value, expected))
+    if isinstance(expected, dict):
+        if not isinstance(value, dict) or value.keys() != expected.keys():
             return False
         return all(same(value[key], expected[key]) for key in expected)
     if isinstance(expected, float) and isinstance(value, (int, float)):

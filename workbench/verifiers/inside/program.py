@@ -5,7 +5,6 @@ import json
 import operator
 import os
 import sys
-from importlib import import_module
 
 from . import OUT_OF_MEMORY, begin, decode, encode, ready, send, silence
 
@@ -42,24 +41,11 @@ def candidate():
     requests = os.fdopen(os.dup(0), "rb")
     ready(header)
     silence(0, 1, 2)
-    provide(header["missing"], header["provided"])
     namespace = execute(header["source"], "answer")
     objects: dict[int, object] = {}
     for line in requests:
         reply = answer(json.loads(line), namespace, objects)
         send(replies, json.dumps(reply).encode() + b"\n")
-
-
-def provide(names, homes):
-    """Make modules, and what they hold, known to the program as Python's own names are."""
-    for name in names:
-        if name in homes:
-            setattr(builtins, name, import_module(name))
-            continue
-        for module in map(import_module, homes):
-            if hasattr(module, name):
-                setattr(builtins, name, getattr(module, name))
-                break
 
 
 def execute(source, name):
