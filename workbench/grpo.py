@@ -214,9 +214,7 @@ class Step:
 
             if self.sampler_logprobs is None:
                 del per_rollout["sampler_gap"], per_rollout["sampler_above"]
-            kl = float("nan")
-            if self.reference is not None:
-                kl = totals["kl"] / max(totals["tokens"], 1)
+            kl = np.nan if self.reference is None else totals["kl"] / max(totals["tokens"], 1)
             return StepStats(
                 loss=totals["loss"],
                 gradient_norm=norm,

@@ -149,9 +149,7 @@ def collect(
             # The allocator gets everything sampled so far, not only what it has just asked for.
             answer = rollouts
     else:
-        raise ValueError(
-            f"allocator: {name} asked {MOST_REQUESTS} times in one round without ending"
-        )
+        raise ValueError(f"allocator: {name} asked {MOST_REQUESTS} times in one round, with no end")
     if rollouts is None:
         raise ValueError(f"allocator: {name} asked for no rollouts")
     if kept is None:

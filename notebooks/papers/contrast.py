@@ -23,14 +23,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from papers import ladder
 from papers.regimes import shelve
 from workbench import load_all, methods
+from workbench.analysis.comparisons import at_budget
 from workbench.analysis.curves import of_common_seeds, read
 from workbench.analysis.intervals import holm
 from workbench.analysis.targets import crossings, ratio_to_target
 from workbench.methods import Method
+from workbench.plots.style import INK, PALETTE, SOFT, heading, new_axes, ratio_ticks, style
 from workbench.policies import Sampling
 from workbench.records import Record, pack
 from workbench.rollouts import Rollouts
@@ -42,7 +45,10 @@ __all__ = [
     "Luck",
     "answer",
     "arms",
+    "beside_the_predictions",
     "controls",
+    "draw",
+    "of_controls",
     "predicted",
     "recorded",
     "sampled_a_round",
@@ -59,6 +65,11 @@ FEW = 6  # pairs of the controls, on the second task alone
 RATES = (2e-4, 4e-4, 8e-4)
 # Arm and what it is compared with; the order is that of docs/ladder.md.
 CONTRASTS = (("ar3po", "grpo"), ("ar3po", "grpo-5"), ("grpo-5", "grpo"))
+NAMES = {"ar3po": "AR3PO", "grpo": "GRPO with 8", "grpo-5": "GRPO with 5"}
+# What `beside_the_predictions` sets side by side, in the order of the figure.
+SMALL_LAB = "small lab"
+BOTH = "both tasks"
+LEAST_RATIO, LARGEST_RATIO = 0.4, 2.0  # of the figure
 
 
 @dataclass(frozen=True)
@@ -215,6 +226,112 @@ def sampled_a_round(records: Mapping[str, Mapping[str, list[Record]]]) -> pd.Ser
         for arm, other in CONTRASTS
     }
     return pd.Series(ratios, name="sampled_a_round").rename_axis(["arm", "against"])
+
+
+def beside_the_predictions(runs: Path, shelf: Path) -> pd.DataFrame:
+    """What was predicted of the contrasts, and what the pretrained model shows.
+
+    Parameters
+    ----------
+    runs : path
+        The runs of the small lab, `data/runs/group-sizes`.
+    shelf : path
+        Those of the pretrained model, `data/runs/contrast`.
+
+    Returns
+    -------
+    DataFrame, by contrast and source
+        The columns of `answer` but for the names of the arms, and sampled_a_round. The sources are
+        the small lab, each task, and both tasks together, which is what decides.
+    """
+    records = recorded(shelf)
+    curves = {task: read(by_arm) for task, by_arm in records.items()}
+    sources = {
+        SMALL_LAB: predicted(runs),
+        **{task: answer({task: by_arm}) for task, by_arm in curves.items()},
+        BOTH: answer(curves),
+    }
+    sampled = {
+        SMALL_LAB: sampled_a_round({"chains": load_all(runs)}),
+        **{task: sampled_a_round({task: by_arm}) for task, by_arm in records.items()},
+        BOTH: sampled_a_round(records),
+    }
+    parts = []
+    for source, table in sources.items():
+        part = table.assign(
+            contrast=[f"{NAMES[row.arm]} over {NAMES[row.against]}" for row in table.itertuples()],
+            source=source.replace("-", " "),
+            sampled_a_round=list(sampled[source]),
+        )
+        parts.append(part.drop(columns=["arm", "against"]))
+    # Sources of one contrast side by side, and the contrasts in their order.
+    place = {name: number for number, name in enumerate(parts[0]["contrast"])}
+    joined = pd.concat(parts).sort_values(
+        "contrast", kind="stable", key=lambda names: names.map(place)
+    )
+    return joined.set_index(["contrast", "source"])
+
+
+def of_controls(shelf: Path) -> pd.DataFrame:
+    """Held-out accuracy of the two controls and of GRPO after as many rounds, on the second task.
+
+    Parameters
+    ----------
+    shelf : path
+        As in `beside_the_predictions`.
+
+    Returns
+    -------
+    DataFrame
+        A row an arm, as `analysis.comparisons.at_budget` has it with GRPO as its baseline, and
+        start, the mean accuracy before training.
+    """
+    runs = load_all(shelf / f"{folder_of(TASKS[-1])}-controls")
+    starts = {
+        label: np.mean([curve.scores[0] for curve in by_seed.values()])
+        for label, by_seed in read(runs).items()
+    }
+    return at_budget(runs, "round", baseline="grpo").assign(start=pd.Series(starts))
+
+
+def draw(table: pd.DataFrame, *, title: str) -> Figure:
+    """Predicted and measured ratios of rollouts to the target, with their intervals.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Of `beside_the_predictions`.
+    title : str
+    """
+    contrasts = list(table.index.unique("contrast"))
+    sources = list(table.index.unique("source"))
+    shifts = np.linspace(0.27, -0.27, len(sources))
+    with style():
+        ax = new_axes(height=3.8)
+        heights = np.arange(len(contrasts))[::-1]
+        for number, source in enumerate(sources):
+            rows = table.xs(source, level="source").loc[contrasts]
+            y = heights + shifts[number]
+            # An open end has no place, so the interval is drawn beyond the edge of the axes.
+            high = np.where(np.isfinite(rows["high"]), rows["high"], 2 * LARGEST_RATIO)
+            low = np.maximum(rows["low"], LEAST_RATIO / 2)
+            is_answer = source == BOTH
+            colour = INK if is_answer else PALETTE[number]
+            label = source if source == SMALL_LAB else f"pretrained, {source}"
+            ax.hlines(y, low, high, color=colour, linewidth=2.4 if is_answer else 1.4)
+            ax.plot(rows["ratio"], y, "o^sD"[number], color=colour, label=label)
+            ax.plot(rows["sampled_a_round"], y, "|", color=SOFT, markersize=9)
+        ax.plot([], [], "|", color=SOFT, markersize=9, label="sampled in a round")
+        ax.axvline(1.0, color=INK, linewidth=0.8, zorder=0)
+        ax.set(xscale="log", xlim=(LEAST_RATIO, LARGEST_RATIO))
+        ax.set(yticks=heights, ylim=(-0.5, len(contrasts) - 0.5))
+        ax.set_yticklabels(contrasts)
+        ax.grid(axis="y", visible=False)
+        ratio_ticks(ax.xaxis, LEAST_RATIO, LARGEST_RATIO, most=8)
+        ax.set_xlabel("rollouts to the target, first over second")
+        ax.figure.legend(loc="outside lower center", ncols=2, frameon=False)
+        heading(ax, title)
+    return ax.figure
 
 
 def folder_of(task: str) -> str:
