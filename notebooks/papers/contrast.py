@@ -16,6 +16,7 @@ notebook `14_ladder` reads them.
 from __future__ import annotations
 
 import argparse
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ from workbench.analysis.targets import crossings, ratio_to_target
 from workbench.methods import Method
 from workbench.plots.style import INK, PALETTE, SOFT, heading, new_axes, ratio_ticks, style
 from workbench.policies import Sampling
-from workbench.records import Record, pack
+from workbench.records import Record, RecordWarning, pack
 from workbench.rollouts import Rollouts
 from workbench.trials.trial import Trial
 from workbench.utils.seeding import derive
@@ -197,7 +198,16 @@ def predicted(runs: Path) -> pd.DataFrame:
 
 def recorded(shelf: Path) -> dict[str, dict[str, list[Record]]]:
     """The recorded runs of each task, by arm; those of the controls are left out."""
-    return {task: load_all(shelf / task) for task in map(folder_of, TASKS)}
+    return {task: of_folders(shelf / task) for task in map(folder_of, TASKS)}
+
+
+def of_folders(folder: Path) -> dict[str, list[Record]]:
+    """The runs of a trial by arm, whichever of two builds of the same code made them."""
+    by_arm: dict[str, list[Record]] = {}
+    for records in load_all(folder).values():
+        for record in records:
+            by_arm.setdefault(record.path.parent.name, []).append(record)
+    return by_arm
 
 
 def sampled_a_round(records: Mapping[str, Mapping[str, list[Record]]]) -> pd.Series:
@@ -245,7 +255,9 @@ def beside_the_predictions(runs: Path, shelf: Path) -> pd.DataFrame:
         the small lab, each task, and both tasks together, which is what decides.
     """
     records = recorded(shelf)
-    curves = {task: read(by_arm) for task, by_arm in records.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RecordWarning)  # of builds, see `of_folders`
+        curves = {task: read(by_arm) for task, by_arm in records.items()}
     sources = {
         SMALL_LAB: predicted(runs),
         **{task: answer({task: by_arm}) for task, by_arm in curves.items()},
@@ -286,7 +298,7 @@ def of_controls(shelf: Path) -> pd.DataFrame:
         A row an arm, as `analysis.comparisons.at_budget` has it with GRPO as its baseline, and
         start, the mean accuracy before training.
     """
-    runs = load_all(shelf / f"{folder_of(TASKS[-1])}-controls")
+    runs = of_folders(shelf / f"{folder_of(TASKS[-1])}-controls")
     starts = {
         label: np.mean([curve.scores[0] for curve in by_seed.values()])
         for label, by_seed in read(runs).items()
