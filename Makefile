@@ -83,7 +83,7 @@ smollm2: setup ## a pretrained model of 135 million parameters in build/smollm2,
 lab: setup ## JupyterLab on notebooks/
 	@$(HERE) $(BIN)/python -m jupyterlab --notebook-dir notebooks
 
-check: setup ## the quick tests, for the one who edits (3 minutes on two cores): no notebooks, nothing marked slow or long
+check: setup ## the quick tests, for the one who edits (90 seconds on two cores): no notebooks, nothing marked slow or long
 	@$(IN_PARALLEL) -p no:nbval -m 'not (gpu or long or slow)' tests $(PYTEST_ARGS)
 
 test: setup ## all tests but the long ones, and the notebooks that take seconds, run and compared with what they show (6 to 7 minutes on two cores)

@@ -143,6 +143,7 @@ def test_savings_at_a_price_of_sampling_by_hand():
         saved(FRAME, FRAME, price=0)
 
 
+@pytest.mark.slow
 def test_what_is_left_is_what_a_real_run_spent(tmp_path):
     lab = small_lab()
     # The tiny model reads characters, so a prompt has as many tokens as letters.
@@ -304,12 +305,14 @@ def test_a_machine_is_billed_with_its_constant(pairs):
     assert "on two A10 (1.5B), constant 0.9" in ax.get_legend_handles_labels()[1]
 
 
+@pytest.mark.slow
 def test_shares_over_equal_numbers_are_larger_than_as_counted(few):
     table = few.unsolved()
     assert (table["first eight", "mean"] > table["as counted", "mean"]).all()
     assert few.relative("zero").value < few.relative("zero", 8).value < 0
 
 
+@pytest.mark.slow
 def test_rollouts_add_up_over_parts(few):
     frames = few.frames["AERO"]
     table = aero.sizes_by_part(frames, [(1, 10), (11, 20)])
@@ -322,6 +325,7 @@ def test_rollouts_add_up_over_parts(few):
     assert totals.loc["GRPO, trained on", "total"] == pytest.approx(16)
 
 
+@pytest.mark.slow
 def test_the_rescue_by_part_ends_below_where_it_begins(few):
     ax, table = aero.rescue_figure(few.frames["AERO"], [(1, 10), (11, 20)], title="rescue")
     assert (table["after the rescue"] < table["after exploring"]).all()
@@ -332,12 +336,14 @@ def test_the_rescue_by_part_ends_below_where_it_begins(few):
     assert "(2 seeds)" in ax.figure.get_suptitle() + ax.get_title(loc="left") + ax.get_title()
 
 
+@pytest.mark.slow
 def test_savings_add_up_for_every_case(few):
     for case, table in few.savings.items():
         assert table.sum(axis=1).tolist() == pytest.approx([100, 100]), case
     assert few.savings["FLOPs, mixed groups only"]["alike"].mean() < 0
 
 
+@pytest.mark.slow
 def test_figures_of_outcomes_are_drawn(few, pairs):
     columns = {("zero", None): "all", ("zero", 8): "first eight"}
     left, right = aero.category_panels(few, columns, title="unsolved", height=3.4)
@@ -402,6 +408,7 @@ def test_a_later_visit_is_measured_against_what_earlier_ones_found():
     assert advantage.posteriors.of(["a"]).tolist() == [[3, 1]]
 
 
+@pytest.mark.slow
 def test_both_readings_are_compared_on_the_same_seeds(recorded):
     carried = pd.read_csv(ROOT / "data/aero-carried-prior.csv")
     assert carried.groupby("seed").size().tolist() == [100] * 8
@@ -416,6 +423,7 @@ def test_both_readings_are_compared_on_the_same_seeds(recorded):
     assert found == pytest.approx(known.loc["GRPO + prior", "above GRPO, 16, %"])
 
 
+@pytest.mark.slow
 def test_updates_are_those_of_what_a_method_keeps():
     lab = small_lab(pool=64)
     methods = {"16": wb.methods.grpo(4), "AERO": wb.methods.aero(explore=4, total=8)}

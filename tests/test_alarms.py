@@ -8,6 +8,7 @@ from workbench.analysis.intervals import Measurement
 from workbench.analysis.sequential import LOOKS, readings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [0.0, 0.03])
 def test_a_simulated_trial_ends_as_a_real_one_does(error):
     rng = np.random.default_rng(0)

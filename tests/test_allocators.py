@@ -340,6 +340,7 @@ def test_probes_beyond_the_low_bound_stay_within_the_total_of_the_round(hard):
         LeastVariance(n=8, rates=SuccessRates("fresh", probe=9))
 
 
+@pytest.mark.slow
 def test_predictor_learns_and_speaks_of_new_problems():
     rates = SuccessRates("predictor")
     policy = Embeddings()
@@ -420,6 +421,7 @@ def test_a_resumed_run_is_the_same(kind):
     assert _text(whole.state_dict()) == _text(second.state_dict())
 
 
+@pytest.mark.slow
 def test_many_ids():
     rates = SuccessRates()
     ids = [f"problem-{i}" for i in range(20_000)]

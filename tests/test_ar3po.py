@@ -183,11 +183,13 @@ class TestDirections:
 
 
 class TestOnRecords:
+    @pytest.mark.slow
     def test_every_arm_is_there_tuned_and_at_one_rate(self, recorded):
         assert list(recorded.shelf.groups) == list(ar3po.ARMS.values())
         assert list(recorded.one_rate) == list(ar3po.ARMS.values())
         assert {len(group) for group in recorded.shelf.groups.values()} == {8}
 
+    @pytest.mark.slow
     def test_rollouts_stand_beside_published_ones(self, groups):
         table = ar3po.sampled(groups, (1, 100))
         assert table.loc["GRPO", "rollouts a problem"] == 8
@@ -198,11 +200,13 @@ class TestOnRecords:
             "AR3PO": pytest.approx(5.7),
         }
 
+    @pytest.mark.slow
     def test_bins_of_problems_follow_the_formula(self, groups):
         table = ar3po.rollouts_by_rate_over_seeds(groups["AR3PO"])
         assert (table["mean"] - table["expected"]).abs().max() < 0.5
         assert table["published"].dropna().tolist() == [6.95, 4]
 
+    @pytest.mark.slow
     def test_every_claim_of_a_figure_is_measured(self, groups):
         findings = ar3po.measured(groups)
         assert len(findings) == len(ar3po.CLAIMS_OF_FIGURES)
@@ -224,6 +228,7 @@ class TestOnRecords:
         assert scores.loc[("table 1", "AR3PO"), "Qwen2.5-7B"] == 43.1
         assert scores.loc[("table 2", "AR3PO, option II"), "Qwen2.5-7B"] == 43.1
 
+    @pytest.mark.slow
     def test_figures_name_the_methods(self, groups):
         two = {name: groups[name] for name in ("GRPO", "AR3PO")}
         rollouts = ar3po.rollouts_figure(two, 40, title="fewer")
@@ -240,6 +245,7 @@ class TestOnRecords:
         assert "measured (2 seeds)" in [text.get_text() for text in ax.get_legend().get_texts()]
 
 
+@pytest.mark.slow
 def test_the_shelf_has_the_arms_of_the_regime():
     from papers.regimes import REGIMES
 

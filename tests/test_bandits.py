@@ -73,6 +73,7 @@ class TestRegret:
         chance = curves["random"][:, 49].mean()
         assert warm == pytest.approx(chance, rel=0.25), "exploring alone so far"
 
+    @pytest.mark.slow
     def test_exponents(self, curves):
         rng = np.random.default_rng(0)
         found = {name: growth_exponent(curve, rng) for name, curve in curves.items()}
@@ -104,6 +105,7 @@ class TestRegret:
         assert curve[-1] > 0
         assert not regret(bandit, "oracle", 50, choices=2).any()
 
+    @pytest.mark.slow
     def test_k_choices_cost_less_than_k_times_one(self):
         one, four = (
             sum(regret(Bandit(seed=seed), "greedy", 200, choices=k)[-1] for seed in range(3))

@@ -29,6 +29,7 @@ def test_every_value_of_the_slots_is_measured():
     test_bench_scale.test_every_value_of_the_slots_is_measured()
 
 
+@pytest.mark.slow
 def test_growth_is_measured_in_rounds_of_the_sizes_asked_for():
     measured = growth.one_of_each_round(sizes=(16, 32))
     assert len(measured) == 2 and all(
@@ -36,6 +37,7 @@ def test_growth_is_measured_in_rounds_of_the_sizes_asked_for():
     )
 
 
+@pytest.mark.slow
 def test_growth_is_measured_with_buffers_and_records(tmp_path, monkeypatch):
     growth._with_buffer(tmp_path / "buffer", 256)
     assert len(wb.load(tmp_path / "buffer").rounds) == 2

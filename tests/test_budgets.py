@@ -134,6 +134,7 @@ def best_by_dynamic_programming(p, total, low, up, **options):
 rates = st.one_of(st.sampled_from([0.0, 1.0, 0.5, 0.25, 0.75, 1 / 16]), st.floats(0, 1))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_knapsack_is_as_good_as_dynamic_programming(data):
@@ -174,6 +175,7 @@ def test_knapsack_is_the_greedy_allocation_ties_included(seed):
     assert knapsack(p, total, up=20).tolist() == greedy(p, total, 2, 20)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_totals_and_bounds_always_hold(data):

@@ -187,6 +187,7 @@ def test_the_mean_reward_counts_what_the_allocator_has_thrown_away():
     assert _mean_reward_and_entropy(old, Context(round=1)) == pytest.approx([1, 0.1])
 
 
+@pytest.mark.slow
 def test_a_round_without_candidates_measures_nothing(tmp_path):
     method = wb.methods.cbs(n=4, scope="group").but(allocator=NothingInRoundTwo(4))
     rounds = trained(method, tmp_path, 3).rounds
@@ -194,6 +195,7 @@ def test_a_round_without_candidates_measures_nothing(tmp_path):
     assert rounds["seconds_scheduler"].iloc[1] == 0
 
 
+@pytest.mark.slow
 def test_in_the_group(tmp_path):
     record = trained(wb.methods.cbs(n=8, scope="group"), tmp_path, 3)
     rollouts = record.rollouts()
@@ -215,6 +217,7 @@ def test_over_the_round_in_whole_mini_batches(tmp_path):
     assert (record.rounds["steps"] == 2).all(), "floor(.7 64 / 16) = 2"
 
 
+@pytest.mark.slow
 def test_the_full_set_in_mini_batches_that_mix_problems(tmp_path):
     """What the leaderboard's grid asks for under the label grpo-mixed."""
     method = wb.config.method("grpo", {"n": 8}, {"selector.mini_batch": 16})
@@ -256,6 +259,7 @@ def test_from_the_buffer(tmp_path):
         assert (life["feature_entropy"].diff().fillna(0)[untouched] == 0).all()
 
 
+@pytest.mark.slow
 def test_dapo_stores_what_passed(tmp_path):
     record = trained(wb.methods.cbs("dapo", "buffer", n=4), tmp_path, 3, problems_per_round=4)
     rollouts = record.rollouts()
@@ -354,6 +358,7 @@ def test_a_warm_up_that_lasts_as_long_as_the_run_is_told(tmp_path):
         next(run.rounds(3, progress=False))
 
 
+@pytest.mark.slow
 def test_what_is_told_is_taken_as_it_is():
     told = wb.methods.cbs(n=4).adjust("selector", warmup=2, decay=0.1)
     run = wb.Run(small_lab(), told, problems_per_round=2, evaluate_every=0)
@@ -385,6 +390,7 @@ class TestScoreCorrelations:
         expected = np.corrcoef([1, 2, 3, 1, 2, 4], [0, 0, 0, 1, 1, 1])[0, 1]
         assert both.loc["1-2", "age"] == pytest.approx(expected)
 
+    @pytest.mark.slow
     def test_of_a_run(self, tmp_path):
         record = trained(
             wb.methods.cbs(n=4, scope="buffer").adjust("selector", warmup=0, start=0.5), tmp_path, 4

@@ -154,6 +154,7 @@ class TestOnRecords:
         claim = "accuracy of CBS* above the full set's, equal rounds, points"
         assert table.loc[claim, "verdict"] == "disagrees"
 
+    @pytest.mark.slow
     def test_kinds_of_features_are_compared(self, recorded):
         groups = {"CBS": recorded.records["cbs/grpo-buffer"][:2]}
         table = cbs.signals(cbs.strength(groups))
@@ -169,6 +170,7 @@ class TestOnRecords:
         [legend] = axes[0].figure.legends
         assert [text.get_text() for text in legend.get_texts()] == list(cbs.SCOPES.values())
 
+    @pytest.mark.slow
     def test_sizes_of_the_buffer_stand_beside_their_time(self, recorded):
         sizes = {number: recorded.records[f"cbs-ablations/rounds-{number}"] for number in (1, 5)}
         with style():

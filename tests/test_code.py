@@ -405,6 +405,7 @@ def test_a_test_that_expects_an_error_is_not_passed_by_breaking_the_conversation
     assert not scores.reward.any()
 
 
+@pytest.mark.slow
 @given(PLAIN)
 def test_plain_data_crosses_unchanged(value):
     def refused(*_):

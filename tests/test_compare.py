@@ -320,6 +320,7 @@ def test_rows_as_openrlhf_logs_them_to_wandb(tmp_path):
     assert found.table["difference"].tolist() == pytest.approx([0.1])
 
 
+@pytest.mark.slow
 def test_records_agree_with_the_comparison_of_records():
     from workbench.analysis import comparisons
 
@@ -608,6 +609,7 @@ def test_percent_and_shares_are_asked_about(tmp_path):
 # Pictures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["csv", "verl", "console", "record"])
 def test_a_figure_for_a_paper_has_nothing_cut_off(tmp_path, source):
     if source == "record":

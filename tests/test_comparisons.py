@@ -257,6 +257,7 @@ def test_averages_over_seeds():
     assert np.isnan(means["y"].loc[1, "mean"])
 
 
+@pytest.mark.slow
 def test_real_runs_of_two_methods_side_by_side(tmp_path):
     methods = {"grpo": wb.methods.grpo(n=4), "pods": wb.methods.pods(n=8, m=4)}
     for name, method in methods.items():
@@ -278,6 +279,7 @@ def test_real_runs_of_two_methods_side_by_side(tmp_path):
     assert (comparisons.phases(groups, "flops").loc["pods"] > 0).all()
 
 
+@pytest.mark.slow
 def test_a_packed_record_reads_as_before_but_is_not_resumed(tmp_path):
     run = wb.Run(
         small_lab(),

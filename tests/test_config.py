@@ -202,6 +202,7 @@ PATHS = st.sampled_from(
 WORDS = st.sampled_from(["MaxVariance", "Uniform", "Worker", "os.system", "__import__('os')"])
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(methods.PAPERS),
     st.dictionaries(st.sampled_from(["n", "m", "clip", "rule", "keep"]), DATA, max_size=2),

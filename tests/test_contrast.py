@@ -33,6 +33,7 @@ def test_the_pairs_of_two_tasks_are_read_as_one_trial(task):
     assert (both["p_holm"] >= both["p"]).all()
 
 
+@pytest.mark.slow
 def test_the_page_predicts_what_the_runs_of_the_small_lab_say():
     table = contrast.predicted(BOARD.with_name("group-sizes"))
     names = {"ar3po": "AR3PO", "grpo": "GRPO with 8", "grpo-5": "GRPO with 5"}

@@ -28,6 +28,7 @@ TOKENS = st.builds(Tokens, st.floats(1, 1000), st.floats(1, 1000), st.just(True)
 
 
 class TestBills:
+    @pytest.mark.slow
     def test_flops_are_those_of_the_record_also_where_old_responses_are_read(self):
         # In a run of SPEC-RL: trained, sampled and read tokens by the prices 3 to 1 to 1.
         (record, *_) = load_all(shipped("runs") / "leaderboard" / "spec-rl")["spec-rl"]

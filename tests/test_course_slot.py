@@ -705,6 +705,7 @@ def test_what_began_with_a_part_of_an_answer_is_not_reused(value, where):
     assert len(value.stored) == 1
 
 
+@pytest.mark.slow
 def test_an_unsolved_problem_starts_from_a_part_of_its_answer(late, tmp_path):
     """Answers of an earlier run, as in the paper; the groups are those of the starts."""
     first = wb.Run(late, methods.grpo(8), out=tmp_path / "first", **SIZES)
@@ -803,6 +804,7 @@ def test_a_draft_that_the_policy_still_believes_in_costs_one_token(tmp_path):
     assert run.record.rounds["tokens_read"].tolist()[0] == 0
 
 
+@pytest.mark.slow
 def test_stopped_rollouts_wait_and_go_on(late, tmp_path):
     run = wb.Run(late, METHODS["partial_rollouts"], out=tmp_path / "run", **SIZES)
     go(run, 4)

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 LAB = wb.labs.tiny(pool=32, levels=(1, 8), held_out=8, samples=2, regime="tight")
 
 
+@pytest.mark.slow
 def test_what_is_stopped_is_followed_to_its_end(tmp_path):
     table = courses.stopped_by(
         wb.methods.arrol(4, course=wb.courses.Survival(at=6, warm_up=1, learning_rate=1e-2)),
@@ -34,6 +35,7 @@ def test_what_is_stopped_is_followed_to_its_end(tmp_path):
     assert set(table["level"]) <= set(range(1, 9))
 
 
+@pytest.mark.slow
 def test_rollouts_that_the_other_method_did_not_sample_are_an_error(tmp_path):
     with pytest.raises(ValueError, match="more rollouts"):
         courses.stopped_by(
@@ -45,6 +47,7 @@ def test_rollouts_that_the_other_method_did_not_sample_are_an_error(tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_runs_are_compared_when_they_have_sampled_as_many_tokens():
     """Rounds of SPEC-RL sample half as much, so that its last evaluations lie elsewhere."""
     names = {"grpo": "GRPO", "spec-rl": "SPEC-RL"}

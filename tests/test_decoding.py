@@ -259,6 +259,7 @@ def test_branching_copies_what_was_asked_for(data):
             assert decoder.positions[: decoder.rows].tolist() == names.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [None, pytest.param(LORA, marks=NEEDS_PEFT)])
 def test_products_of_16_bits_are_merged_too(lora):
     policy = shaken(tiny_policy(dtype="bfloat16", lora=lora))
@@ -369,6 +370,7 @@ def test_weights_of_the_moment_are_merged():
     assert responses(policy.generate(PROMPTS, [1] * 6, GREEDY, seed=0)) == before
 
 
+@pytest.mark.slow
 def test_rounding_of_a_deep_model_is_no_other_computation():
     """Logits of some hundreds and more after 60 layers: their rounding is larger than 1e-4."""
     model = built("llama", num_hidden_layers=60, tie_word_embeddings=False).model

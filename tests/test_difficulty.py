@@ -294,6 +294,7 @@ class TestKnapsack:
         assert min(loads.values()) == loads["rollouts"]
 
 
+@pytest.mark.slow
 class TestKnapsackOnRecords:
     @pytest.fixture(scope="class")
     def recorded(self):
@@ -324,6 +325,7 @@ class TestKnapsackOnRecords:
         assert len(findings) == len(knapsack.CLAIMS_OF_FIGURES)
         assert [found.measured.n for found in findings] == [2] * len(findings)
 
+    @pytest.mark.slow
     def test_errors_stand_beside_those_of_chance(self, pair):
         lines = pair.errors_and_chance(visits=3, seed=0)
         assert list(lines) == ["GRPO", "Knapsack"]
@@ -331,6 +333,7 @@ class TestKnapsackOnRecords:
             assert kinds["error"].index.tolist() == [1, 2, 3]
             assert (kinds["error"]["mean"] > kinds["chance"]["mean"]).all()
 
+    @pytest.mark.slow
     def test_figures_name_the_methods(self, pair):
         bars = knapsack.class_bars(pair.ends, title="alike")
         assert len(bars.get_yticklabels()) == 4
@@ -368,6 +371,7 @@ class TestCbs:
         assert np.isnan(mean.loc["1-1", "age"])
 
 
+@pytest.mark.slow
 def test_a_real_run(tmp_path):
     lab = small_lab(pool=8, levels=(1, 2), held_out=0)
     run = wb.Run(

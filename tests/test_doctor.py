@@ -289,6 +289,7 @@ def test_an_old_driver_is_an_obstacle(two_gpus, monkeypatch):
     assert obstacles("unsloth") == []
 
 
+@pytest.mark.slow
 def test_vllm_in_the_lab_transformers_needs_what_it_needs_in_unsloth(no_gpu, monkeypatch):
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     install(monkeypatch, **{**EVERYTHING, "vllm": None, "peft": None})
@@ -341,6 +342,7 @@ def test_a_model_is_held_against_the_largest_gpu(two_gpus, monkeypatch):
     assert parts["weights"] + parts["keys and values"] == pytest.approx(half, abs=1)
 
 
+@pytest.mark.slow
 def test_the_estimate_is_that_of_the_lab(two_gpus, monkeypatch):
     """What samples, whose weights it has, and whether layers are computed again."""
     install(monkeypatch, **EVERYTHING)
@@ -420,6 +422,7 @@ def test_errors_are_one_line(arguments, code, message):
     assert "Traceback" not in result.output
 
 
+@pytest.mark.slow
 def test_nothing_heavy_is_loaded():
     code = """
 import sys

@@ -311,6 +311,7 @@ def test_the_reward_from_which_a_response_is_right(write):
     assert sums.verifier.score(["no idea"], [sums.problems[0].answer]).status[0] == "ok"
 
 
+@pytest.mark.slow
 def test_a_run_trains_on_an_environment_and_goes_on(write, tmp_path):
     sums = wb.problems.environment(write(), held_out=2)
     lab = wb.labs.transformers(

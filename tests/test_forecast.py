@@ -72,6 +72,7 @@ def test_wrong_arguments_are_named(places, scores, budget, named):
         forecast(places, scores, budget)
 
 
+@pytest.mark.slow
 def test_any_records_have_a_forecast_also_a_single_one():
     groups = load_all("data/runs/head-to-head")
     curves = read({"grpo": groups["grpo"], "one": groups["grpo"][0]})

@@ -154,6 +154,7 @@ def brief_lab(solved=None, **options):
     return replace(small_lab(**options), verifier=Brief(solved))
 
 
+@pytest.mark.slow
 def test_dynamic_sampling_trains_on_graded_rewards(tmp_path):
     lab = brief_lab(held_out=0)
     run = wb.Run(lab, methods.dapo(4), seed=0, out=tmp_path / "run", problems_per_round=4)
@@ -164,6 +165,7 @@ def test_dynamic_sampling_trains_on_graded_rewards(tmp_path):
     assert len(list(again.rounds(3))) == 1
 
 
+@pytest.mark.slow
 def test_a_run_of_success_rates_needs_a_threshold(tmp_path):
     settings = {"seed": 0, "problems_per_round": 4, "evaluate_every": 0}
     method = methods.knapsack(4)

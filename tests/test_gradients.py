@@ -230,6 +230,7 @@ class TestTheorem:
 
 
 class TestPrior:
+    @pytest.mark.slow
     def test_norms_are_those_of_the_weighted_gradients(self, policy, lab):
         problems = list(lab.problems)[-8:]
         rollouts = sampled_groups(policy, problems, lab.verifier, 4, sampling=lab.sampling, seed=2)
@@ -281,6 +282,7 @@ class TestFidelity:
         assert everything == pytest.approx([1, 1, 1])
         assert frame["gradient"].tolist() == [True, False, True]
 
+    @pytest.mark.slow
     @given(
         st.integers(0, 1000),
         st.lists(st.text("01", min_size=2, max_size=9), min_size=1, max_size=4),

@@ -116,6 +116,7 @@ def test_who_is_dropped_costs_no_more_than_the_coarse_grid(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_best_single_paper_has_to_be_recorded_first(tmp_path):
     with pytest.raises(ValueError, match="the best single paper is not known yet"):
         leaderboard.search(out=tmp_path / "board")
@@ -126,6 +127,7 @@ def test_a_single_paper_that_does_not_exist_is_named(tmp_path):
         leaderboard.search("podz", out=tmp_path / "board")
 
 
+@pytest.mark.slow
 def test_a_single_paper_that_is_also_a_combination_takes_part_once(tmp_path):
     """PKPO's advantage alone is the method pkpo."""
     search = leaderboard.search("pkpo", out=tmp_path / "board")
@@ -133,6 +135,7 @@ def test_a_single_paper_that_is_also_a_combination_takes_part_once(tmp_path):
     assert search.out == tmp_path / "board-search"
 
 
+@pytest.mark.slow
 def test_reuse_changes_next_to_nothing_beside_pkpo():
     """What is trained on is the same, also in rounds in which old responses are reused."""
     made = {}

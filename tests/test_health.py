@@ -130,6 +130,7 @@ def test_a_verifier_that_gives_no_verdict_destroys_no_policy():
     assert text.startswith("nothing learnt") and "all alike" in text
 
 
+@pytest.mark.slow
 def test_a_learning_rate_that_destroys_the_policy_is_named_by_the_run(tmp_path):
     lab = small_lab(held_out=0)
     run = wb.Run(lab, wb.methods.grpo(8), learning_rate=10.0, out=tmp_path, problems_per_round=8)
@@ -188,6 +189,7 @@ def test_each_cause_is_said_once_a_run_whatever_comes_later():
     assert told(rows(60)) == []
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.sampled_from([0.01, 0.4]), st.integers(0, 8)), max_size=60

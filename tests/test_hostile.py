@@ -103,6 +103,7 @@ def judge(tmp_path, monkeypatch):
     return "hoarder:make"
 
 
+@pytest.mark.slow
 @LINUX
 def test_what_earlier_items_leave_behind_costs_later_ones_nothing(judge):
     with Pool(judge, workers=1, memory_mb=100, deadline=20) as pool:
@@ -115,6 +116,7 @@ def test_what_earlier_items_leave_behind_costs_later_ones_nothing(judge):
     assert len({reply["parent"] for reply in replies if "parent" in reply}) == 1  # and one worker
 
 
+@pytest.mark.slow
 @LINUX
 def test_a_fork_past_its_deadline_is_gone_and_its_worker_goes_on(judge):
     with Pool(judge, workers=1, deadline=0.5) as pool:

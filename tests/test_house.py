@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import workbench
 
 PACKAGE = Path(workbench.__file__).parent
@@ -57,6 +59,7 @@ def test_the_core_never_imports_what_is_built_on_it():
         assert not above, f"{path.name} imports {above}"
 
 
+@pytest.mark.slow
 def test_what_is_built_on_the_core_is_not_loaded_with_it():
     code = (
         "import sys, workbench.run, workbench.config\n"
@@ -67,11 +70,13 @@ def test_what_is_built_on_the_core_is_not_loaded_with_it():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_imports_run_one_way():
     graph = {name: imported(path) - {name, "workbench"} for name, path in MODULES.items()}
     list(graphlib.TopologicalSorter(graph).static_order())  # CycleError where files need each other
 
 
+@pytest.mark.slow
 def test_papers_of_the_catalogue_need_no_list():
     """Only tests, documentation and other papers name a file of the catalogue."""
     for name, path in MODULES.items():

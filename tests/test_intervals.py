@@ -40,6 +40,7 @@ def test_half_widths_of_a_few_seeds():
         assert mean_interval(values)[1] / values.std(ddof=1) == pytest.approx(width, abs=0.005)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_truth_as_often_as_it_says():
     draw = rng(1)
     inside = 0

@@ -165,6 +165,7 @@ def test_any_causal_lm_trains_and_resumes_from_its_manifest(lora, tmp_path):
     assert len(go(again, 2)) == 1
 
 
+@pytest.mark.slow
 def test_a_lab_of_ones_own_problems_has_to_be_passed(tmp_path):
     own = Pool([Problem(str(i), f"{i}+1=", str(i + 1)) for i in range(4)])
     lab = wb.labs.transformers(

@@ -9,6 +9,7 @@ from papers import ladder, rungs
 from workbench import problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ladder.CANDIDATES)
 def test_held_out_problems_are_others_and_every_answer_is_a_number(name):
     candidate = ladder.CANDIDATES[name]

@@ -210,6 +210,7 @@ def test_pairs_of_methods_and_which_of_them_turned(groups):
     assert tau == pytest.approx(-1)
 
 
+@pytest.mark.slow
 def test_effects_and_spread_are_told_apart(tmp_path):
     """A tenth more cost is seen where four seeds are alike, and not where they vary."""
     rng = np.random.default_rng(0)
@@ -286,6 +287,7 @@ def test_labels_that_do_not_fit_are_named(tmp_path):
     assert not (tmp_path / "board").exists()
 
 
+@pytest.mark.slow
 def test_the_leaderboard_is_a_trial_of_the_arms_of_the_grid_each_tuned_alike(tmp_path):
     board = leaderboard.leaderboard(out=tmp_path / "board").settings
     assert [*board.arms] == list(dict.fromkeys(case.values["label"] for case in planned()))
@@ -452,6 +454,7 @@ def test_the_tables_are_printed(made):
     assert lines[-1] == os.path.join("out", "leaderboard.csv")
 
 
+@pytest.mark.slow
 def test_nothing_to_compare_yet_is_said(tmp_path):
     with pytest.raises(ValueError, match="no run of 'grpo' is complete yet"):
         leaderboard.main(["--table", "--out", str(tmp_path)])

@@ -39,6 +39,7 @@ def fused_modules(policy):
     return [module for module in policy.decoder.modules() if "forward" in vars(module)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("bfloat16", 0.05)])
 def test_the_gradients_are_those_of_peft(dtype, tolerance):
     policy = shaken(tiny_policy(dtype=dtype, lora=LORA))
@@ -73,6 +74,7 @@ def test_variants_of_lora_are_left_alone():
     assert not fused_modules(policy) and not any(map(is_plain, policy.decoder.modules()))
 
 
+@pytest.mark.slow
 def test_a_run_with_dropout_repeats_itself_and_goes_on_as_if_it_had_not_stopped(tmp_path):
     """Dropout draws from torch's own generator, whatever was drawn from it before."""
     lab = wb.labs.transformers(

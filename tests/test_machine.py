@@ -24,6 +24,7 @@ print(given_back, faults())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries differ")
 def test_freed_memory_is_used_again():
     """100 MB that are freed and taken again come with 24,000 new pages each time, or with none."""

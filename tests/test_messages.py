@@ -27,6 +27,7 @@ class Says:
         return self.answer(len(responses))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [
@@ -131,6 +132,7 @@ def test_answers_of_a_file_are_read_by_the_verifier_of_the_lab(tmp_path):
         wb.Run(shipped, wb.methods.grpo(2), problems_per_round=1)
 
 
+@pytest.mark.slow
 def test_answers_of_a_public_data_set_are_read_before_the_run():
     problems = [Problem(f"set/{i}", f"{i}+1=", str(i + 1)) for i in range(4)]
     problems[3] = Problem("set/odd", "2+1=", "three, as everybody knows?")

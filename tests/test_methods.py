@@ -71,6 +71,7 @@ def test_five_rounds_resume_exactly(name, tmp_path):
     assert whole.rounds["steps"].max() == 1
 
 
+@pytest.mark.slow
 def test_pods_trains_on_m_of_n(tmp_path):
     rounds, rollouts = trained(METHODS["pods"], tmp_path)
     kept = rollouts[rollouts["selected"]]
@@ -84,6 +85,7 @@ def test_pods_trains_on_m_of_n(tmp_path):
         assert kept_right == np.clip(2, max(0, right - 4), min(4, right))
 
 
+@pytest.mark.slow
 def test_ar3po_stages_and_replay(tmp_path):
     rounds, rollouts = trained(METHODS["ar3po"], tmp_path, rounds=6)
     fresh = rollouts[rollouts["age"] == 0]
@@ -99,6 +101,7 @@ def test_ar3po_stages_and_replay(tmp_path):
     assert rounds["replay_bytes"].iloc[-1] > 0
 
 
+@pytest.mark.slow
 def test_knapsack_keeps_the_total_and_starts_uniform(tmp_path):
     rounds, rollouts = trained(METHODS["knapsack"], tmp_path, rounds=6)
     assert (rounds["rollouts"] == 32).all()
@@ -109,6 +112,7 @@ def test_knapsack_keeps_the_total_and_starts_uniform(tmp_path):
     assert np.isfinite(rounds["success_rate_error"].iloc[-1])
 
 
+@pytest.mark.slow
 def test_aero_sizes(tmp_path):
     _, rollouts = trained(METHODS["aero"], tmp_path)
     for _, group in rollouts.groupby(["round", "problem"]):
@@ -130,6 +134,7 @@ def test_aero_sizes(tmp_path):
             assert len(kept) == len(group)
 
 
+@pytest.mark.slow
 def test_dapo_trains_on_mixed_groups_only(tmp_path):
     rounds, rollouts = trained(METHODS["dapo"], tmp_path, problems_per_round=4)
     kept = rollouts[rollouts["selected"]]
@@ -155,6 +160,7 @@ def test_dapo_with_nothing_mixed_ends_and_trains_on_nothing(tmp_path):
     assert np.isnan(row["loss"])
 
 
+@pytest.mark.slow
 def test_a_cross_product_is_one_expression(tmp_path):
     method = wb.methods.knapsack(8).but(
         name="knapsack-pods-gspo",

@@ -9,6 +9,7 @@ import workbench as wb
 from examples import minimal
 
 
+@pytest.mark.slow
 def test_both_ways_spend_the_same_number_of_rollouts_from_the_same_start():
     lab = wb.labs.tiny(pool=64, held_out=4)
     curves = [minimal.train(arm, 1, lab, seed=0) for arm in ("GRPO", "frugal")]

@@ -411,6 +411,7 @@ def test_solved_problems_leave_and_come_back_once_too_few_are_left():
     assert not curriculum.left
 
 
+@pytest.mark.slow
 def test_pilot_commit_trains_and_bounds_what_waits(tmp_path):
     """A run in the lab: no more groups than wanted, and only those with pilots that fit."""
     lab = wb.labs.tiny(base="late", pool=24, held_out=0)
@@ -731,6 +732,7 @@ def test_cppo_sizes(drop, kept):
     assert rows.tolist() == list(range(16 - kept, 16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drop, problems", [(0.5, 16), (0.875, 64)])
 def test_cppo_trains_on_as_many_rollouts_as_grpo(tmp_path, drop, problems):
     """The questions are multiplied by 1 / (1 - P), the dynamic allocation of the text."""
@@ -946,6 +948,7 @@ def test_pass_at_k_by_hand(n, c, k, right, wrong):
     assert advantage.sum() == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.slow
 @given(st.lists(st.booleans(), min_size=2, max_size=7), st.data())
 def test_pass_at_k_is_the_mean_over_the_subsets_that_hold_a_response(outcomes, data):
     k = data.draw(st.integers(1, len(outcomes)))
@@ -1312,6 +1315,7 @@ def test_online_difficulty_filtering_keeps_an_open_interval():
 # All of them
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.booleans(), st.sampled_from("abc")), min_size=1, max_size=24),
     st.sampled_from(["asymmetric", "maxrl", "pass_at_k", "pkpo", "discounted_beta", "mapp"]),

@@ -1,6 +1,7 @@
 """A method of your own that decides in every slot. It trains, and a run of it resumes exactly."""
 
 import numpy as np
+import pytest
 
 import workbench as wb
 from workbench.slots import Selection, Slot
@@ -79,6 +80,7 @@ METHOD = wb.Method(
 )
 
 
+@pytest.mark.slow
 def test_three_rounds_resume_exactly(tmp_path):
     lab = wb.labs.tiny(pool=32, levels=(1, 2), base="clean", held_out=8)
     whole = wb.Run(lab, METHOD, out=tmp_path / "whole", problems_per_round=8)

@@ -95,6 +95,7 @@ def test_packed_rows_give_the_same_as_padded_rows(kind):
     assert_same(policy, MIXED, ADVANTAGES, micro_tokens=25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("short", [0, 1, 3])
 @pytest.mark.parametrize("kind", PACKED)
 def test_rows_without_a_mask_give_the_same(kind, short, monkeypatch):

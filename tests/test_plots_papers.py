@@ -263,6 +263,7 @@ class TestDistributions:
         ax = plots.heatmap(table, diverging=True)
         assert [text.get_text() for text in ax.texts] == ["1.00", "0.50", "-0.25"]
 
+    @pytest.mark.slow
     def test_transitions_are_percent_of_a_row_on_one_scale(self):
         table = pd.DataFrame(np.eye(5))
         axes = plots.transitions({"grpo": table, "knapsack": 0.5 * table, "equal": table})

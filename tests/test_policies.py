@@ -67,6 +67,7 @@ def test_chunked_logits_give_the_same_gradient(policy, monkeypatch):
     assert torch.allclose(gradient(), whole, rtol=1e-4, atol=1e-4 * whole.abs().max().item())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not find_spec("peft"), reason="peft is not installed (pip install peft)")
 def test_an_adapter_on_16_bit_weights_computes_in_bfloat16():
     """peft keeps it in float32, in which products would take far longer on a GPU."""

@@ -58,6 +58,7 @@ def test_chains_are_what_the_level_says(level):
         assert all(int(value) >= 0 for value in running)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**31), st.integers(0, 2**31))
 def test_splits_never_overlap(a, b):
     train = arithmetic(40, seed=a)
@@ -197,6 +198,7 @@ def test_problems_are_made_again_from_what_they_say_of_themselves():
     assert from_config(stream.config).draw(3) == stream.draw(3)
 
 
+@pytest.mark.slow
 def test_generated_tasks_are_made_again_from_what_they_say_of_themselves():
     pytest.importorskip(
         "reasoning_gym", reason="reasoning-gym is not installed (pip install reasoning-gym)"

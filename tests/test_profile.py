@@ -396,6 +396,7 @@ def test_a_profile_becomes_a_pool(tmp_path):
 # Sampling
 
 
+@pytest.mark.slow
 def test_a_lab_is_sampled_and_its_responses_are_kept(tmp_path):
     lab = small_lab()
     out = tmp_path / "profile"

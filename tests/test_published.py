@@ -269,6 +269,7 @@ class TestReleasedRuns:
 
 
 class TestClaims:
+    @pytest.mark.slow
     def test_every_claim_can_be_measured(self):
         """It names arms of a regime; once the regime is on the shelf, each of them has its runs."""
         shelf = FOLDER.parent / "runs" / "regimes" / "shelf.json"

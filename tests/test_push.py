@@ -79,6 +79,7 @@ def test_an_adapter_says_so(tmp_path):
     assert json.loads((tmp_path / "hub/adapter_config.json").read_text())["r"] == LORA["r"]
 
 
+@pytest.mark.slow
 def test_what_is_uploaded_and_what_is_refused(run, tmp_path, monkeypatch):
     calls = []
 

@@ -269,6 +269,7 @@ def work_of_this_thread():
     return np.array([int(line.split()[1]) for line in lines[:4]])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/thread-self/io").exists(), reason="needs Linux's /proc/thread-self/io"
 )
@@ -292,6 +293,7 @@ PART = "rollouts/000001.parquet"
 FLIPPED = ["manifest.json", "journal.jsonl", PART, "checkpoint/state.safetensors"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FLIPPED)
 def test_whatever_bit_is_flipped_the_file_is_named(name, tmp_path):
     path = write(tmp_path / "run", rounds=1)
@@ -702,6 +704,7 @@ HOLDER = """
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_by_name_and_a_killed_one_blocks_nobody(tmp_path):
     code = textwrap.dedent(HOLDER.format(path=str(tmp_path)))
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -731,6 +734,7 @@ def test_one_process_may_hold_it_once_and_knows_when_others_held_it_meanwhile(tm
         assert mine.taken_over
 
 
+@pytest.mark.slow
 def test_a_forked_child_does_not_keep_the_lock_of_a_parent_that_is_gone(tmp_path):
     code = HOLDER.replace('print("held", flush=True)', "import os; pid = os.fork(); print(pid)")
     code = textwrap.dedent(code.format(path=str(tmp_path))).replace("print(pid)", SAY_PID)
@@ -788,6 +792,7 @@ def test_a_second_run_on_a_record_is_refused_before_its_model_is_loaded(lab, tmp
     assert [row["round"] for row in rounds] == [2, 3], "the first is not disturbed"
 
 
+@pytest.mark.slow
 def test_a_loop_that_was_left_does_not_block_the_next_loop_of_the_same_run(lab, tmp_path):
     go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path / "whole", **SMALL), 4)
     run = wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path / "left", **SMALL)
@@ -835,6 +840,7 @@ def test_a_run_that_another_took_over_goes_on_from_what_that_left(lab, tmp_path)
 # The checkpoint
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_stops_a_resume_in_one_line_and_harms_nothing(lab, tmp_path):
     go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path, **SMALL), 2)
     target = tmp_path / "checkpoint" / "state.safetensors"
@@ -854,6 +860,7 @@ def test_a_damaged_checkpoint_stops_a_resume_in_one_line_and_harms_nothing(lab, 
     assert len(go(run, 3)) == 1
 
 
+@pytest.mark.slow
 def test_a_resume_names_the_parts_that_it_goes_on_without(lab, tmp_path):
     go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path, **SMALL), 2)
     (tmp_path / "rollouts" / "000001.parquet").unlink()
@@ -863,6 +870,7 @@ def test_a_resume_names_the_parts_that_it_goes_on_without(lab, tmp_path):
     assert any("000001.parquet: missing" in text for text in texts)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_run_is_refused(lab, tmp_path):
     """The seed alone differs, so names and shapes fit."""
     for seed in (0, 1):
@@ -877,6 +885,7 @@ def test_a_checkpoint_of_another_run_is_refused(lab, tmp_path):
     assert len(go(wb.Run.resume(tmp_path / "0"), 3)) == 1
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_other_weights_is_refused(lab, tmp_path):
     go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path, **SMALL), 2)
     target = tmp_path / "checkpoint" / "state.safetensors"

@@ -212,6 +212,7 @@ def test_a_share_of_the_responses_is_of_every_run(runs):
         report([], runs / "empty.html")
 
 
+@pytest.mark.slow
 def test_an_interval_of_one_seed_is_no_number(runs):
     groups = {label: group[:1] for label, group in load_all(runs).items()}
     table = wb.analysis.comparisons.at_budget(groups, "rollouts", baseline="grpo")
@@ -269,6 +270,7 @@ def test_records_without_rounds_evaluations_or_texts(runs, tmp_path):
     assert not [name for name in shown if "Held-out" in name]
 
 
+@pytest.mark.slow
 def test_without_the_packages_the_command_that_installs_them_is_named(runs, monkeypatch):
     monkeypatch.setitem(sys.modules, "papermill", None)
     with pytest.raises(ImportError, match=r"papermill.*pip install 'workbench-rlvr\[notebooks\]'"):
@@ -329,6 +331,7 @@ def test_what_others_are_compared_with(labels, methods, expected, tmp_path):
         assert baseline[0].path == tmp_path / "second" / "seed-0"
 
 
+@pytest.mark.slow
 def test_records_are_grouped_by_what_was_run(runs, tmp_path):
     for paths in ([runs], [runs / "grpo", runs / "pods" / "seed-0"]):
         assert {label: len(group) for label, group in load_all(*paths).items()} == {
@@ -353,6 +356,7 @@ def test_records_are_grouped_by_what_was_run(runs, tmp_path):
         load_all(tmp_path / "nowhere")
 
 
+@pytest.mark.slow
 def test_only_runs_on_the_same_problems_compare(runs, tmp_path):
     comparable(load_all(runs))
     shutil.copytree(runs / "pods" / "seed-0", tmp_path / "other")
@@ -371,6 +375,7 @@ def test_only_runs_on_the_same_problems_compare(runs, tmp_path):
 # Notebooks
 
 
+@pytest.mark.slow
 def test_notebooks_show_short_escaped_tables(hostile, tmp_path):
     lab = small_lab()
     record = wb.load(hostile)

@@ -48,6 +48,7 @@ class TestSmallestChange:
 
 
 class TestSplitting:
+    @pytest.mark.slow
     def test_seeds_of_one_method_alarm_as_often_as_they_may(self):
         """Nothing differs, so that one interval in twenty leaves 0 out."""
         values = rng(2).normal(50, 2, size=40)

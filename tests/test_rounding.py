@@ -83,6 +83,7 @@ def test_rounding_is_nothing_and_a_small_difference_something_at_any_scale(name,
     assert len(set(FUNCTIONS[name](different, groups))) == 2
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.sampled_from(DECIMALS), st.integers(0, 3)), min_size=1, max_size=24),
     st.integers(0, 2**32 - 1),

@@ -55,6 +55,7 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_opened(ending, tmp_pat
 THIRD = {"prompt": "3+3=", "answer": "6"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "named"),
     [
@@ -239,6 +240,7 @@ def test_a_data_frame_with_two_columns_of_one_name_is_refused():
         from_rows(frame)
 
 
+@pytest.mark.slow
 def test_numbers_of_32_bits_are_taken_as_they_are_written(tmp_path):
     frame = pd.DataFrame({"prompt": ["a=", "b="], "answer": [1234.567, 0.1], 0: [1.0, 2.0]})
     frame = frame.astype({"answer": "float32", 0: "float32"})
@@ -247,6 +249,7 @@ def test_numbers_of_32_bits_are_taken_as_they_are_written(tmp_path):
         assert [each.answer for each in pool] == ["1234.567", "0.1"]
 
 
+@pytest.mark.slow
 def test_a_decimal_is_a_number():
     assert from_rows([{"prompt": "a=", "answer": Decimal("1.10")}])[0].answer == "1.10"
 
@@ -360,6 +363,7 @@ def test_the_digest_depends_on_every_field_and_on_the_order():
     assert all(Pool(other).digest != digest for other in others)
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_on_with_other_problems(tmp_path):
     lab = small_lab(held_out=0)
     mine = from_rows([{"prompt": f"{n}+1=", "answer": n + 1} for n in range(8)])

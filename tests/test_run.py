@@ -41,6 +41,7 @@ from workbench.verifiers import STATUSES, Scores
 SMALL = {"problems_per_round": 4, "evaluate_every": 2, "checkpoint_every": 2}
 
 
+@pytest.mark.slow
 def test_a_run_leaves_what_the_design_says(lab, tmp_path):
     run = wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path / "run", **SMALL)
     rows = go(run, 4)
@@ -72,6 +73,7 @@ def test_a_run_leaves_what_the_design_says(lab, tmp_path):
     assert files == {".json", ".jsonl", ".parquet", ".safetensors"}
 
 
+@pytest.mark.slow
 def test_same_seed_same_run_other_seed_other_run(lab, tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         go(wb.Run(lab, wb.methods.grpo(n=4), seed=seed, out=tmp_path / name, **SMALL), 2)
@@ -81,6 +83,7 @@ def test_same_seed_same_run_other_seed_other_run(lab, tmp_path):
     assert a.rollouts()["problem"].tolist() != c.rollouts()["problem"].tolist()
 
 
+@pytest.mark.slow
 def test_methods_share_problems_weights_and_evaluation_draws(lab, tmp_path):
     for name, method in (("a", wb.methods.grpo(n=4)), ("b", wb.methods.dr_grpo(n=2))):
         go(wb.Run(lab, method, out=tmp_path / name, **SMALL), 2)
@@ -91,6 +94,7 @@ def test_methods_share_problems_weights_and_evaluation_draws(lab, tmp_path):
     pd.testing.assert_frame_equal(timeless(first_of_a), timeless(first_of_b))
 
 
+@pytest.mark.slow
 def test_rounds_go_on_where_they_stopped(lab, tmp_path):
     method = wb.methods.grpo(n=4)
     go(wb.Run(lab, method, out=tmp_path / "whole", **SMALL), 5)
@@ -142,6 +146,7 @@ class Interrupting:
         return self.verifier.score(responses, answers)
 
 
+@pytest.mark.slow
 def test_an_interrupted_round_leaves_no_trace(lab, tmp_path):
     method = wb.methods.grpo(n=4)
     go(wb.Run(lab, method, out=tmp_path / "whole", **SMALL), 5)
@@ -234,6 +239,7 @@ class TestEvaluationOffTheGrid:
         same_record(wb.load(tmp_path / "whole"), wb.load(tmp_path / "parts"))
         assert same_weights(tmp_path / "whole", tmp_path / "parts")
 
+    @pytest.mark.slow
     def test_it_stays_while_the_run_does_not_go_on(self, lab, tmp_path):
         run = self.run(lab, tmp_path)
         go(run, 5)
@@ -271,12 +277,14 @@ class TestEvaluationOffTheGrid:
 class TestRoundsSoFar:
     """`run.round` is the number of rounds in the record, whoever made them."""
 
+    @pytest.mark.slow
     def test_before_the_first_and_after_each(self, lab, tmp_path):
         run = wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path, **SMALL)
         assert run.round == 0
         assert [run.round for _ in run.rounds(3, progress=False)] == [1, 2, 3]
         assert run.round == 3
 
+    @pytest.mark.slow
     def test_of_a_resumed_and_of_a_finished_run(self, lab, tmp_path):
         go(wb.Run(lab, wb.methods.grpo(n=2), out=tmp_path, **SMALL), 3)
         resumed = wb.Run.resume(tmp_path)
@@ -287,6 +295,7 @@ class TestRoundsSoFar:
         assert go(resumed, 2) == [], "fewer rounds than there are"
         assert resumed.round == 3
 
+    @pytest.mark.slow
     def test_after_an_interrupt_they_are_those_of_the_record(self, lab, tmp_path):
         verifier = Interrupting(lab.verifier)
         options = {**SMALL, "evaluate_every": 0, "checkpoint_every": 5}
@@ -300,6 +309,7 @@ class TestRoundsSoFar:
         assert run.round == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "every, said",
     [
@@ -366,6 +376,7 @@ def test_a_directory_with_another_run_is_refused(lab, tmp_path):
     assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
 
 
+@pytest.mark.slow
 def test_a_record_without_its_checkpoint_is_not_overwritten(lab, tmp_path):
     go(wb.Run(lab, wb.methods.grpo(n=4), out=tmp_path, **SMALL), 3)
     (tmp_path / "checkpoint" / "state.safetensors").unlink()
@@ -410,6 +421,7 @@ def test_a_quota_in_the_middle_names_the_cause_and_loses_nothing(limit, what, ke
     assert len(wb.load(out).rounds) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0,
     reason="mounting a small file system needs root on Linux",
@@ -499,6 +511,7 @@ def test_a_non_finite_loss_stops_the_round_and_keeps_its_rollouts(lab, tmp_path)
     assert len(run.record.rounds) == 0
 
 
+@pytest.mark.slow
 def test_an_interrupted_first_evaluation_is_made_again(lab, tmp_path):
     class Once:
         calls = 0
@@ -526,6 +539,7 @@ class TwoStages(Slot):
         return np.flatnonzero(rollouts.problem == problems[0].id)
 
 
+@pytest.mark.slow
 def test_allocators_are_generators(lab, tmp_path):
     method = wb.Method("staged", allocator=TwoStages())
     run = wb.Run(lab, method, out=tmp_path, **SMALL)
@@ -540,6 +554,7 @@ def test_allocators_are_generators(lab, tmp_path):
     assert rollouts.loc[~rollouts["selected"], "advantage"].isna().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("curriculum", "epochs"),
     [(ShuffledEpochs(), [0, 0, 1, 1, 2]), (Greso(floor=1.0), [0, 0, 0, 1, 1])],

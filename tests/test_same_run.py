@@ -86,6 +86,7 @@ def changed_weights(folder):
     return folder
 
 
+@pytest.mark.slow
 def test_other_weights_under_the_same_name_are_refused_before_a_round(tmp_path):
     model = tmp_path / "model"
     shutil.copytree(MODEL, model)
@@ -233,6 +234,7 @@ class Maker:
         return with_dropout(self.share)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "make"),
     [
@@ -418,6 +420,7 @@ def test_a_trial_mixes_versions_by_one_word(made, tmp_path, monkeypatch):
     assert not beside.look().found
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_a_run_of_a_trial_is_named(made, tmp_path):
     """It was once told of as "no such column", or as a run that could not go on."""
     out = copied(made, tmp_path / "trial")
@@ -447,6 +450,7 @@ def test_a_label_is_in_the_manifest_whatever_the_folder_is_called(tmp_path):
     assert [each.seed for each in again["a\\b: *?"]] == [0, 1]
 
 
+@pytest.mark.slow
 def test_two_sweeps_with_one_label_stay_apart_where_their_seeds_are_the_same(tmp_path):
     for name in ("one", "two"):
         for seed in range(2):
@@ -493,6 +497,7 @@ def answers(path, lab, change=lambda rollouts: rollouts):
     return path
 
 
+@pytest.mark.slow
 def test_another_file_of_answers_is_refused_in_the_next_life(tmp_path, monkeypatch):
     lab = small_lab(pool=8, held_out=0)
     answers(tmp_path / "answers", lab)
@@ -686,6 +691,7 @@ class Greedy:
         pass
 
 
+@pytest.mark.slow
 def test_what_others_are_given_is_a_copy(tmp_path):
     live = run(small_lab(), tmp_path / "a", trackers=[Greedy(), Greedy()], evaluate_every=1)
     for row in live.rounds(3, progress=False):
@@ -753,6 +759,7 @@ def test_question_and_gold_stand_once_in_the_record_and_beside_every_rollout(tmp
     pd.testing.assert_frame_equal(wb.load(tmp_path, strict=True).questions, questions)
 
 
+@pytest.mark.slow
 def test_problems_are_recorded_again_after_rounds_that_did_not_count(tmp_path):
     live = run(small_lab(held_out=0), tmp_path / "run", checkpoint_every=2)
     loop = live.rounds(9, progress=False)

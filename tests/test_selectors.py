@@ -80,6 +80,7 @@ values = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(values, min_size=1, max_size=9), st.data())
 def test_max_variance_is_the_best_of_all_subsets(rewards, data):
@@ -143,6 +144,7 @@ def test_max_variance_of_a_large_group_is_the_best_split():
 # --- many groups in one call
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(["b", "a", "z", "c"]), values), min_size=1, max_size=40),

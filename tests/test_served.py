@@ -171,6 +171,7 @@ def test_a_response_that_a_filter_ended_is_no_whole_response(local, monkeypatch)
         ServedPolicy(Server(url_of(local)), "tiny").generate(PROMPTS[:1], [1], SAMPLING, 0)
 
 
+@pytest.mark.slow
 def test_a_server_that_says_nothing_is_left_at_the_deadline(local):
     served = ServedPolicy(Server(url_of(local), deadline=1.0), "tiny")
     started_at = time.monotonic()
@@ -269,6 +270,7 @@ class TestServedEngine(Contract):
         assert responses(first) == responses(second)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_trained_here_and_sampled_there(local, tmp_path):
     def make_policy():
         engine = ServedEngine(Server(url_of(local)), ByFile(url_of(local), tmp_path))
@@ -372,6 +374,7 @@ def test_nonsense_is_one_sentence(kind):
     assert "\n" not in str(error.value) and len(str(error.value)) < 800 and len(asked) == 1
 
 
+@pytest.mark.slow
 def test_nonsense_in_between_is_overcome():
     def send(connection, _):
         sends(chat("7") if len(asked) > 1 else {})(connection, _)

@@ -71,6 +71,7 @@ def test_numbers_of_many_digits_are_packed_with_their_bytes_apart():
     pd.testing.assert_frame_equal(file.read().to_pandas(), table.to_pandas())
 
 
+@pytest.mark.slow
 def test_packed_runs_are_read_as_before_by_the_same_paths(folder):
     before = {name: frames(folder / name) for name in NAMES}
     labels = {label: len(group) for label, group in wb.load_all(folder).items()}
@@ -124,6 +125,7 @@ def test_runs_with_columns_of_their_own_share_one_reading(folder, monkeypatch):
     assert len(read) == 2
 
 
+@pytest.mark.slow
 def test_a_packed_run_does_not_go_on(tmp_path):
     lab = small_lab(pool=8, held_out=2, samples=1)
     method = wb.methods.grpo(n=2)
@@ -206,6 +208,7 @@ def test_a_part_of_a_shelf_is_not_packed_by_itself(folder):
     assert len(list(folder.iterdir())) == 4
 
 
+@pytest.mark.slow
 def test_old_responses_stay_in_the_round_that_they_joined(tmp_path):
     lab = small_lab(pool=8, held_out=2, samples=1)
     method = wb.methods.cbs(scope="buffer", n=2).adjust("selector", warmup=1)
@@ -389,6 +392,7 @@ def test_a_shelf_that_says_what_cannot_be_is_refused_by_its_name(change, tmp_pat
     assert str(error.value).isprintable()
 
 
+@pytest.mark.slow
 def test_a_shelf_of_the_first_format_is_read_and_packed_again(tmp_path):
     """The recorded runs have it: more entries, which say where the rows of a run are."""
     shutil.copytree(wb.labs.shipped("runs") / "tiny-grpo", tmp_path / "old")

@@ -272,6 +272,7 @@ def test_a_value_that_learns_nothing_needs_none_of_the_further_methods():
     value.load_state_dict({})
 
 
+@pytest.mark.slow
 def test_a_plain_class_is_a_slot_value_like_any_other(lab, tmp_path):
     method = wb.methods.grpo(2).but(name="mine", selector=Counting(5))
     options = {"problems_per_round": 4, "evaluate_every": 0}

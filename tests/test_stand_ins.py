@@ -190,6 +190,7 @@ def test_on_a_large_gpu_graphs_are_recorded_up_to_the_batch_that_is_sent(vllm, m
     assert graphs == [1024, None, None]
 
 
+@pytest.mark.slow
 def test_ids_that_stand_for_no_token_are_left_out_of_what_vllm_draws(vllm, monkeypatch):
     policy = tiny_policy(vllm={})
     usual = policy.generate(PROMPTS, [2] * 6, SAMPLING, 1).response.values
@@ -275,6 +276,7 @@ def test_what_a_module_sets_of_torchs_compiler_holds_after_its_import(tmp_path, 
     assert torch._dynamo.config.recompile_limit == 77
 
 
+@pytest.mark.slow
 def test_an_engine_that_sleeps_wakes_before_it_is_given_weights(vllm):
     policy = tiny_policy(vllm={"sleeps": True})
     [llm] = vllm
@@ -355,6 +357,7 @@ def test_a_head_in_float32_is_asked_of_vllm_and_of_the_trainer(vllm):
     assert vllm[0].options["hf_overrides"] == {"head_dtype": "float32"}
 
 
+@pytest.mark.slow
 def test_an_adapter_is_handed_over_in_the_precision_of_the_sampler(vllm, monkeypatch):
     pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
     policy = shaken(tiny_policy(lora=LORA, vllm={}))
@@ -784,6 +787,7 @@ def test_standby_that_is_off_is_no_obstacle(unsloth, monkeypatch):
     unsloth.from_pretrained(MODEL, lora_rank=4, device="cpu", max_length=96, fast_inference=False)
 
 
+@pytest.mark.slow
 def test_unsloth_takes_the_room_of_an_engine_that_nothing_uses(unsloth, vllm):
     used = tiny_policy(vllm={})
     options = {"lora_rank": 4, "device": "cpu", "max_length": 96, "gpu_memory_utilization": 0.4}
@@ -933,6 +937,7 @@ def eight_bits(tmp_path, rounds, start=True):
     return go(run, rounds)
 
 
+@pytest.mark.slow
 def test_moments_of_8_bits_and_a_warm_up_go_on_where_a_run_has_stopped(monkeypatch, tmp_path):
     optimizers = module("bitsandbytes.optim", AdamW8bit=AdamW8bit)
     monkeypatch.setitem(sys.modules, "bitsandbytes", module("bitsandbytes", optim=optimizers))

@@ -53,6 +53,7 @@ STATES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(STATES)
 def test_every_kind_of_state_comes_back_equal(state):
     assert _text(stored(state)) == _text(state)

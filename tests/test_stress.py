@@ -57,6 +57,7 @@ class TestVerdictsThatErr:
         other = stress.misjudge(rollouts, seed=4)
         assert stress.misjudge(rollouts, seed=3).correct.tolist() != other.correct.tolist()
 
+    @pytest.mark.slow
     def test_a_run_records_the_truth_and_how_often_it_was_missed(self, tmp_path):
         table = rollouts_of(LAB.stressed(missed=0.4, accepted=0.2), tmp_path / "run")
         wrong = table["truth"] != table["correct"]
@@ -66,6 +67,7 @@ class TestVerdictsThatErr:
         assert row["misjudged"] == pytest.approx(wrong[first].mean())
         assert row["correct"] == pytest.approx(table["correct"][first].mean())
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("method", [wb.methods.experience_replay(4), wb.methods.rlep(4)])
     def test_old_responses_keep_their_truth(self, method, tmp_path):
         table = rollouts_of(LAB.stressed(missed=0.4), tmp_path / "run", method=method)
@@ -91,11 +93,13 @@ class TestVerdictsThatErr:
 
 
 class TestOldWeights:
+    @pytest.mark.slow
     def test_a_lag_of_zero_is_the_plain_lab(self, tmp_path):
         plain = rollouts_of(LAB, tmp_path / "plain")
         none = rollouts_of(LAB.stressed(), tmp_path / "none")
         assert plain.equals(none)
 
+    @pytest.mark.slow
     def test_rollouts_are_those_of_the_weights_so_many_rounds_ago(self, tmp_path):
         """Without any change of weights all rounds are alike, so the lag shows in what differs."""
         lag = rollouts_of(LAB.stressed(lag=2), tmp_path / "lag")

@@ -135,6 +135,7 @@ def three_arms(path, seeds=(0, 1, 2)):
 
 
 class TestRecords:
+    @pytest.mark.slow
     def test_costs_ratios_and_censored_runs(self, tmp_path):
         groups = three_arms(tmp_path)
         table = targets.to_target(groups, 0.5, "round", baseline="grpo")
@@ -169,6 +170,7 @@ class TestRecords:
         budget = comparisons.at_budget(groups, model, 90.0)
         assert budget.loc["grpo", "mean"] == pytest.approx(0.25), "90 is one round"
 
+    @pytest.mark.slow
     def test_the_highest_score_that_all_reach_is_the_common_target(self, tmp_path):
         """The stuck arm ends at .36 with seed 0, and seed 2 begins at .22."""
         groups = three_arms(tmp_path)

@@ -35,6 +35,7 @@ class TestSubsets:
         assert theorems.best_variance([0, 1, 3], 1) == 0
         assert theorems.split_variances([0, 0, 0, 1], 2) == pytest.approx([0, 0.25, 0.25])
 
+    @pytest.mark.slow
     @given(st.lists(st.floats(-5, 5), min_size=1, max_size=8), st.data())
     def test_the_best_split_is_the_best_subset(self, rewards, data):
         m = data.draw(st.integers(1, len(rewards)))
@@ -222,6 +223,7 @@ def test_a_title_is_the_finding():
     assert ax.get_title("left") == "Regret grows as the rounds"
 
 
+@pytest.mark.slow
 def test_saved_figures_are_the_same_twice(tmp_path):
     for name in "ab":
         plots.save({name: FIGURES["split_variance"](None)}, tmp_path)

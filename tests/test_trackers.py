@@ -56,6 +56,7 @@ def scalars(path):
     }
 
 
+@pytest.mark.slow
 def test_a_run_tells_its_trackers_and_tensorboard_beside_the_record(tmp_path):
     notes = Notes()
     broken = Broken()

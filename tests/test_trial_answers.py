@@ -76,6 +76,7 @@ def test_a_look_decides_at_its_nominal_level(looks):
         assert sequential.overall_p(np.nextafter(nominal, 1), n, looks) > sequential.ALPHA
 
 
+@pytest.mark.slow
 def test_what_no_draw_has_reached_is_not_called_impossible():
     # One of all draws without a difference, and of this one, is as extreme.
     assert sequential.overall_p(0.0, 5, LOOKS) == 1 / (sequential.DRAWS + 1)
@@ -86,6 +87,7 @@ def test_what_no_draw_has_reached_is_not_called_impossible():
     assert all(sequential.overall_p(p, 3, (2, 3), shape=50.0) >= p for p in ps)
 
 
+@pytest.mark.slow
 def test_the_interval_leaves_1_out_exactly_where_one_arm_is_decided():
     rng = np.random.default_rng(0)
     for _ in range(200):
@@ -152,6 +154,7 @@ def grpo():
     return runs("grpo")
 
 
+@pytest.mark.slow
 def test_an_arm_that_needs_less_is_found(grpo):
     found = look(runs("ar3po"), grpo, arm="ar3po", baseline="grpo", target=0.338)
     assert (found.verdict, found.known, found.seeds) == ("better", True, 8)
@@ -161,6 +164,7 @@ def test_an_arm_that_needs_less_is_found(grpo):
     assert "grpo's rollouts to reach 33.8 %" in str(found)
 
 
+@pytest.mark.slow
 def test_sampled_tokens_are_a_measure_beside_rollouts(grpo):
     options = {"arm": "ar3po", "baseline": "grpo", "target": 0.338}
     by_rollouts = look(runs("ar3po"), grpo, **options)
@@ -170,6 +174,7 @@ def test_sampled_tokens_are_a_measure_beside_rollouts(grpo):
     assert by_rollouts.ratio < by_tokens.ratio < 1
 
 
+@pytest.mark.slow
 def test_arms_are_corrected_together_and_make_one_table(grpo):
     arms = {label: runs(label) for label in ("ar3po", "pkpo", "vip")}
     found = answer.answers(arms, grpo, baseline="grpo", target=0.338)
@@ -180,6 +185,7 @@ def test_arms_are_corrected_together_and_make_one_table(grpo):
     assert {"verdict", "ratio", "low", "high", "seeds", "learning_rate"} <= set(table.columns)
 
 
+@pytest.mark.slow
 def test_what_would_have_been_seen_is_what_the_correction_leaves(grpo):
     options = {"baseline": "grpo", "target": 0.338, "looks": (8,)}
     arms = {label: runs(label) for label in ("vip", "cispo", "gspo")}
@@ -194,6 +200,7 @@ def test_what_would_have_been_seen_is_what_the_correction_leaves(grpo):
     assert together["vip"].resolves == pytest.approx(strict.resolves)
 
 
+@pytest.mark.slow
 def test_before_the_first_look_no_change_would_have_been_seen(grpo):
     found = look(runs("ar3po", 4), grpo, baseline="grpo", target=0.338)
     assert found.reached == 4 and np.isnan(found.resolves)
@@ -239,6 +246,7 @@ def test_arm_and_baseline_are_forecast_at_the_same_cost(grpo):
     assert np.isnan(row["baseline_ceiling"]) and "ceilings" not in str(found)
 
 
+@pytest.mark.slow
 def test_the_figure_goes_on_dashed_beyond_the_runs(grpo):
     records = {"grpo": grpo, "ar3po": runs("ar3po")}
     found = answer.answers({"ar3po": records["ar3po"]}, grpo, baseline="grpo", target=0.338)
@@ -255,6 +263,7 @@ def test_the_figure_goes_on_dashed_beyond_the_runs(grpo):
     assert not [line for line in figure.axes[0].lines if line.get_label() == "_ar3po"]
 
 
+@pytest.mark.slow
 def test_an_open_answer_says_which_number_may_decide_it_and_its_cost(grpo):
     options = {"baseline": "grpo", "target": 0.338, "looks": (5,)}
     opened = look(runs("pkpo", 5), grpo, arm="pkpo", level=1e-3, **options)
@@ -529,6 +538,7 @@ def trial_parts(grpo):
     return {"grpo": base, **arms}, table
 
 
+@pytest.mark.slow
 def test_the_figure_has_a_dot_a_seed_and_marks_what_collapsed(trial_parts):
     records, table = trial_parts
     figure = wb.plots.trial(records, table, TUNING, baseline="grpo", target=0.338)
@@ -542,6 +552,7 @@ def test_the_figure_has_a_dot_a_seed_and_marks_what_collapsed(trial_parts):
     assert "2 arms" in figure.get_suptitle(), "the one that failed was not compared"
 
 
+@pytest.mark.slow
 def test_the_figure_can_be_drawn_before_anything_was_tuned(trial_parts):
     records, table = trial_parts
     part = {label: records[label] for label in ("grpo", "ar3po")}

@@ -24,6 +24,7 @@ from workbench.trl.setup import arguments
 # The objective of the method
 
 
+@pytest.mark.slow
 def test_a_method_s_objective_is_applied_without_a_word(tmp_path):
     one = trainer(tmp_path, methods.gspo(4))
     assert one.importance_sampling_level == "sequence"
@@ -111,6 +112,7 @@ def test_a_part_of_an_objective_that_trl_does_not_have_is_refused(tmp_path):
     refused(tmp_path, tight, "^dual_clip")
 
 
+@pytest.mark.slow
 def test_a_term_that_is_not_averaged_as_the_loss_is_warned_of(tmp_path, caplog):
     for options in ({"entropy": 0.001}, {"loss_aggregation": "rollout", "kl": 0.1}):
         trainer(tmp_path, methods.grpo(4).but(objective=Objective(**options)))
@@ -216,6 +218,7 @@ def test_wrong_arguments_are_named_before_a_model_is_loaded(tmp_path):
         refused(tmp_path, None, "^method=None", options={name: value})
 
 
+@pytest.mark.slow
 def test_a_reward_that_is_not_finite_is_named(tmp_path):
     def infinite(completions, **_):
         return [math.inf] * len(completions)

@@ -24,6 +24,7 @@ def name_of(value):
     return f"{type(value).__name__}-{TRIED.index(value)}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", TRIED, ids=name_of)
 def test_every_slot_value_of_the_package_passes(value):
     wb.check(value)

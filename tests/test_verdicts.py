@@ -169,6 +169,7 @@ class TestJudge:
         assert family["verdict"].iloc[0] == "cannot tell"
         assert family["p_holm"].iloc[0] == pytest.approx(10 * family["p"].iloc[0])
 
+    @pytest.mark.slow
     @given(st.lists(st.lists(NUMBERS, min_size=2, max_size=5), min_size=1, max_size=5))
     def test_the_correction_never_adds_a_verdict(self, values):
         """What is told within the family is told alone."""

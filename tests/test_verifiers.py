@@ -68,6 +68,7 @@ def in_tags(answer):
     return f"<think>\nIt may be 3.\n</think>\n<answer>\n{answer}\n</answer>"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "gold", "status"),
     [
@@ -86,6 +87,7 @@ def test_what_stands_between_answer_tags_is_read_as_in_a_box(math, answer, gold,
     assert math.score([in_tags(answer)], [gold]).status.tolist() == [status]
 
 
+@pytest.mark.slow
 def test_the_last_whole_pair_of_tags_counts_and_a_box_before_it(math):
     responses = ["<answer>41</answer> no: <answer>42</answer>", "<answer>42</answer> <answer>4"]
     responses += [r"<answer>41</answer> \boxed{42}", "<answer>42"]
@@ -108,6 +110,7 @@ def test_scores():
     assert Scores.of([]).reward.shape == (0,)
 
 
+@pytest.mark.slow
 def test_boxed_reads_only_the_last_complete_box():
     with Math(boxed=True, workers=1) as verifier:
         responses = [
@@ -236,6 +239,7 @@ def test_config_and_import():
 # The cache
 
 
+@pytest.mark.slow
 def test_equal_pairs_are_asked_once():
     with Math(workers=1, cache=3) as verifier:
         asked = []
@@ -253,6 +257,7 @@ def test_equal_pairs_are_asked_once():
         assert [n for n in asked if n] == [2, 3, 1]
 
 
+@pytest.mark.slow
 def test_no_cache():
     with Math(workers=1, cache=0) as verifier:
         for _ in range(2):

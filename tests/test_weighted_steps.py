@@ -169,6 +169,7 @@ def step_gradient(policy, rollouts, advantages, objective=Objective(), reference
     return stats, optimizer.seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rollouts", "tokens"])
 @pytest.mark.parametrize("further", [{}, {"kl": 0.2, "entropy": 0.1}], ids=["plain", "kl-entropy"])
 @pytest.mark.parametrize("importance_sampling", IMPORTANCE_SAMPLING)
