@@ -1,5 +1,6 @@
 """The contrast on a pretrained model: how the pairs of two tasks are read."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,51 @@ def test_what_is_sampled_in_a_round_is_known_before_training():
     assert ratios["grpo-5", "grpo"] == pytest.approx(5 / 8)
     assert ratios["ar3po", "grpo"] == pytest.approx(0.60, abs=0.006)
     assert ratios["ar3po", "grpo-5"] == pytest.approx(0.96, abs=0.006)
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    """Real runs of the same arms, those of the small lab, where those of the tasks will be."""
+    place = tmp_path_factory.mktemp("contrast")
+    tasks = [contrast.folder_of(task) for task in contrast.TASKS]
+    for name in (*tasks, f"{tasks[-1]}-controls"):
+        shutil.copytree(BOARD.with_name("group-sizes"), place / name)
+    return place
+
+
+@pytest.mark.slow
+def test_predictions_and_results_stand_side_by_side(shelf):
+    table = contrast.beside_the_predictions(BOARD.with_name("group-sizes"), shelf)
+    names = ["AR3PO over GRPO with 8", "AR3PO over GRPO with 5", "GRPO with 5 over GRPO with 8"]
+    sources = ["small lab", *contrast.TASKS, "both tasks"]
+    assert list(table.index) == [(name, source) for name in names for source in sources]
+    assert table["pairs"].tolist() == [8, 8, 8, 16] * 3
+    first = table.loc[names[0]]
+    # Both tasks together have the same ratio here, and a narrower interval.
+    assert first["ratio"].iloc[1:].nunique() == 1
+    assert first.loc["both tasks", "high"] < first.loc["additions to 20", "high"]
+    assert first["sampled_a_round"].tolist() == pytest.approx([0.60] * 4, abs=0.006)
+
+    ax = contrast.draw(table, title="Predicted and measured").axes[0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == names
+    shown = ax.get_legend_handles_labels()[1]
+    assert shown == [
+        "small lab",
+        "pretrained, additions to 20",
+        "pretrained, the largest of four",
+        "pretrained, both tasks",
+        "sampled in a round",
+    ]
+
+
+@pytest.mark.slow
+def test_controls_are_read_after_as_many_rounds(shelf):
+    table = contrast.of_controls(shelf)
+    accuracy = wb.load_all(BOARD.with_name("group-sizes") / "grpo")["grpo"][0].accuracy()
+    assert table.loc["grpo", "start"] == pytest.approx(accuracy["accuracy"].iloc[0], abs=0.02)
+    assert (table["n"] == 8).all()
+    # More rollouts of a problem are more accurate after as many rounds.
+    assert table.loc["grpo-12", "difference"] > 0 > table.loc["grpo-4", "difference"]
 
 
 def test_luck_knows_nothing_of_the_answer():

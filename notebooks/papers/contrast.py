@@ -67,10 +67,10 @@ RATES = (2e-4, 4e-4, 8e-4)
 # Arm and what it is compared with; the order is that of docs/ladder.md.
 CONTRASTS = (("ar3po", "grpo"), ("ar3po", "grpo-5"), ("grpo-5", "grpo"))
 NAMES = {"ar3po": "AR3PO", "grpo": "GRPO with 8", "grpo-5": "GRPO with 5"}
-# What `beside_the_predictions` sets side by side, in the order of the figure.
+# Where a ratio comes from, besides the name of a single task.
 SMALL_LAB = "small lab"
 BOTH = "both tasks"
-LEAST_RATIO, LARGEST_RATIO = 0.4, 2.0  # of the figure
+LEAST_RATIO, LARGEST_RATIO = 0.4, 2.0  # the ends of the axis of the figure
 
 
 @dataclass(frozen=True)
@@ -198,11 +198,14 @@ def predicted(runs: Path) -> pd.DataFrame:
 
 def recorded(shelf: Path) -> dict[str, dict[str, list[Record]]]:
     """The recorded runs of each task, by arm; those of the controls are left out."""
-    return {task: of_folders(shelf / task) for task in map(folder_of, TASKS)}
+    return {task: of_folders(shelf / folder_of(task)) for task in TASKS}
 
 
 def of_folders(folder: Path) -> dict[str, list[Record]]:
-    """The runs of a trial by arm, whichever of two builds of the same code made them."""
+    """The recorded runs of a trial by arm, each of which has a folder.
+
+    Two builds of the same code made them. `load_all` alone would take these for two settings.
+    """
     by_arm: dict[str, list[Record]] = {}
     for records in load_all(folder).values():
         for record in records:
@@ -251,12 +254,14 @@ def beside_the_predictions(runs: Path, shelf: Path) -> pd.DataFrame:
     Returns
     -------
     DataFrame, by contrast and source
-        The columns of `answer` but for the names of the arms, and sampled_a_round. The sources are
-        the small lab, each task, and both tasks together, which is what decides.
+        The columns of `answer` without arm and against, and sampled_a_round, as the function of
+        this name has it. The sources are the small lab, each task, and both tasks together, which
+        is what decides.
     """
     records = recorded(shelf)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RecordWarning)  # of builds, see `of_folders`
+        # It says that two builds made the runs of an arm, see `of_folders`.
+        warnings.simplefilter("ignore", RecordWarning)
         curves = {task: read(by_arm) for task, by_arm in records.items()}
     sources = {
         SMALL_LAB: predicted(runs),
@@ -272,11 +277,11 @@ def beside_the_predictions(runs: Path, shelf: Path) -> pd.DataFrame:
     for source, table in sources.items():
         part = table.assign(
             contrast=[f"{NAMES[row.arm]} over {NAMES[row.against]}" for row in table.itertuples()],
-            source=source.replace("-", " "),
+            source=source,
             sampled_a_round=list(sampled[source]),
         )
         parts.append(part.drop(columns=["arm", "against"]))
-    # Sources of one contrast side by side, and the contrasts in their order.
+    # A stable sort by contrast keeps the order of the sources.
     place = {name: number for number, name in enumerate(parts[0]["contrast"])}
     joined = pd.concat(parts).sort_values(
         "contrast", kind="stable", key=lambda names: names.map(place)
