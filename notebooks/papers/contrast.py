@@ -5,11 +5,13 @@ before the first of these runs. In the folder `notebooks`, with the model that `
 writes, and on one core with `--jobs 1`:
 
     python -m papers.contrast --jobs 1
+    python -m papers.contrast --one-rate --jobs 1
     python -m papers.contrast --answer
     python -m papers.contrast --shelve ../data/runs/contrast
 
-The first may be stopped or killed at any time; the same command goes on. The second reads what is
-there, and says of how many pairs. The third puts the finished runs on a shelf, from which the
+The first may be stopped or killed at any time; the same command goes on. The second makes the first
+task again at a rate at which no run collapses, after the first is done. The third reads what is
+there, and says of how many pairs. The fourth puts the finished runs on a shelf, from which the
 notebook `14_ladder` reads them.
 """
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,7 +40,12 @@ from workbench.plots.style import INK, PALETTE, SOFT, heading, new_axes, ratio_t
 from workbench.policies import Sampling
 from workbench.records import Record, RecordWarning, pack
 from workbench.rollouts import Rollouts
+from workbench.trials import engine
+from workbench.trials.cases import Case
+from workbench.trials.state import TrialRun
 from workbench.trials.trial import Trial
+from workbench.trials.tuning import Point
+from workbench.utils.labels import LOGS
 from workbench.utils.seeding import derive
 
 __all__ = [
@@ -64,6 +71,10 @@ PAIRS = 30  # of each task
 FEW = 6  # pairs of the controls, on the second task alone
 # All below the rates at which runs of these tasks collapse.
 RATES = (2e-4, 4e-4, 8e-4)
+# The first task once more, with all arms at the rate to which GRPO with five was tuned.
+ONE_RATE = 4e-4
+OTHER_RATES = ("grpo", "ar3po")  # the arms that were tuned to another one
+AT_ONE_RATE = "additions-to-20-one-rate"
 # Arm and what it is compared with; the order is that of docs/ladder.md.
 CONTRASTS = (("ar3po", "grpo"), ("ar3po", "grpo-5"), ("grpo-5", "grpo"))
 NAMES = {"ar3po": "AR3PO", "grpo": "GRPO with 8", "grpo-5": "GRPO with 5"}
@@ -131,6 +142,34 @@ def trials(model: str | Path, out: Path, **options: Any) -> dict[str, Trial]:
                 compared, against=against, lab=lab, out=out / name, seeds=seeds, **settings
             )
     return made
+
+
+def cases_at_one_rate(trial: Trial) -> list[Case]:
+    """Runs of the first task's trial with its seeds, at `ONE_RATE` instead of the tuned rates.
+
+    Parameters
+    ----------
+    trial : Trial
+        That of the first task. The runs get a folder beside its own.
+    """
+    out = trial.out.with_name(AT_ONE_RATE)
+    found = []
+    for seed in range(PAIRS):
+        for label in OTHER_RATES:
+            case = trial.case(TrialRun(label, Point(ONE_RATE), seed))
+            moved = replace(case, record=out / case.name, logs=out / LOGS / case.name)
+            found.append(moved)
+    return found
+
+
+def run_at_one_rate(trial: Trial, jobs: int | None) -> None:
+    """Make the runs of `cases_at_one_rate` that are missing."""
+    cases = cases_at_one_rate(trial)
+    with engine.at_work(jobs=jobs) as work_off:
+        work_off(cases)
+    failed = [case.name for case in cases if not case.finished]
+    if failed:
+        raise RuntimeError(f"runs that failed: {', '.join(failed)}; see their logs")
 
 
 def answer(
@@ -369,13 +408,16 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path("../build/smollm2"))
     parser.add_argument("--out", type=Path, default=Path("../runs/contrast"))
     parser.add_argument("--jobs", type=int)
+    parser.add_argument("--one-rate", action="store_true", help="make those at one rate")
     parser.add_argument("--answer", action="store_true", help="make no runs")
     parser.add_argument(
         "--shelve", type=Path, metavar="FOLDER", help="such as ../data/runs/contrast"
     )
     asked = parser.parse_args()
     made = trials(asked.model, asked.out, jobs=asked.jobs, report=print, mixed=True)
-    if not asked.answer:
+    if asked.one_rate:
+        run_at_one_rate(next(iter(made.values())), asked.jobs)
+    elif not asked.answer:
         for trial in made.values():
             trial.run()
     if asked.shelve:
