@@ -29,10 +29,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from papers import ladder
-from papers.regimes import shelve
+from papers.regimes import shelve, shelve_runs
 from workbench import load_all, methods
 from workbench.analysis.comparisons import at_budget
-from workbench.analysis.curves import of_common_seeds, read
+from workbench.analysis.curves import Curve, of_common_seeds, read
 from workbench.analysis.intervals import holm
 from workbench.analysis.targets import crossings, ratio_to_target
 from workbench.methods import Method
@@ -53,6 +53,7 @@ __all__ = [
     "Luck",
     "answer",
     "arms",
+    "at_one_rate",
     "beside_the_predictions",
     "controls",
     "draw",
@@ -252,6 +253,14 @@ def of_folders(folder: Path) -> dict[str, list[Record]]:
     return by_arm
 
 
+def curves_of(by_arm: Mapping[str, list[Record]]) -> dict[str, dict[int, Curve]]:
+    """The learning curves of arms, some of whose runs are of another build."""
+    with warnings.catch_warnings():
+        # It says that two builds made the runs of an arm, see `of_folders`.
+        warnings.simplefilter("ignore", RecordWarning)
+        return read(by_arm)
+
+
 def sampled_a_round(records: Mapping[str, Mapping[str, list[Record]]]) -> pd.Series:
     """Rollouts that an arm samples in a round over those of the other, for each contrast.
 
@@ -298,10 +307,7 @@ def beside_the_predictions(runs: Path, shelf: Path) -> pd.DataFrame:
         is what decides.
     """
     records = recorded(shelf)
-    with warnings.catch_warnings():
-        # It says that two builds made the runs of an arm, see `of_folders`.
-        warnings.simplefilter("ignore", RecordWarning)
-        curves = {task: read(by_arm) for task, by_arm in records.items()}
+    curves = {task: curves_of(by_arm) for task, by_arm in records.items()}
     sources = {
         SMALL_LAB: predicted(runs),
         **{task: answer({task: by_arm}) for task, by_arm in curves.items()},
@@ -328,6 +334,24 @@ def beside_the_predictions(runs: Path, shelf: Path) -> pd.DataFrame:
     return joined.set_index(["contrast", "source"])
 
 
+def at_one_rate(shelf: Path) -> pd.DataFrame:
+    """The contrasts of the first task with all arms at `ONE_RATE`.
+
+    Parameters
+    ----------
+    shelf : path
+        As in `beside_the_predictions`.
+
+    Returns
+    -------
+    DataFrame
+        As `answer`.
+    """
+    tuned = of_folders(shelf / folder_of(TASKS[0]))
+    by_arm = {**tuned, **of_folders(shelf / AT_ONE_RATE)}
+    return answer({TASKS[0]: curves_of(by_arm)})
+
+
 def of_controls(shelf: Path) -> pd.DataFrame:
     """Held-out accuracy of the two controls and of GRPO after as many rounds, on the second task.
 
@@ -342,7 +366,10 @@ def of_controls(shelf: Path) -> pd.DataFrame:
         A row an arm, as `analysis.comparisons.at_budget` has it with GRPO as its baseline, and
         start, the mean accuracy before training.
     """
-    runs = of_folders(shelf / f"{folder_of(TASKS[-1])}-controls")
+    task = folder_of(TASKS[-1])
+    runs = of_folders(shelf / f"{task}-controls")
+    # GRPO is the same there and in the contrast, so its runs were made once.
+    runs["grpo"] = [run for run in of_folders(shelf / task)["grpo"] if run.seed < FEW]
     starts = {
         label: np.mean([curve.scores[0] for curve in by_seed.values()])
         for label, by_seed in read(runs).items()
@@ -399,6 +426,8 @@ def put_on_shelf(made: Mapping[str, Trial], shelf: Path) -> None:
     """Pack copies of the finished runs, with tables of the tuning above them."""
     for name, trial in made.items():
         shelve(trial, (), shelf / name)
+    first = next(iter(made.values()))
+    shelve_runs(first.out.with_name(AT_ONE_RATE) / "runs", (), shelf / AT_ONE_RATE)
     pack(shelf, evals=("level",))
 
 
