@@ -4,15 +4,18 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import workbench as wb
 from papers import contrast
 from workbench.analysis.curves import read
 from workbench.rollouts import Rollouts
+from workbench.utils.numbers import ratio_text
 
 PAGE = (Path(__file__).parents[1] / "docs" / "ladder.md").read_text()
 BOARD = Path(__file__).parents[1] / "data" / "runs" / "leaderboard"
+RUNS = BOARD.with_name("contrast")
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +97,55 @@ def test_controls_are_read_after_as_many_rounds(shelf):
     assert table.loc["grpo", "n"] == contrast.FEW
     # More rollouts of a problem are more accurate after as many rounds.
     assert table.loc["grpo-12", "difference"] > 0 > table.loc["grpo-4", "difference"]
+
+
+def text_of(row):
+    return ratio_text(row["ratio"], row["low"], row["high"])
+
+
+@pytest.mark.slow
+def test_the_page_has_what_the_runs_say():
+    table = contrast.beside_the_predictions(BOARD.with_name("group-sizes"), RUNS)
+    again = contrast.at_one_rate(RUNS)
+    sources = ("small lab", "both tasks", *contrast.TASKS)
+    for number, name in enumerate(table.index.unique("contrast")):
+        ratios = [text_of(table.loc[(name, source)]) for source in sources]
+        known = f"{table.loc[(name, 'both tasks'), 'sampled_a_round']:.2f}"
+        assert f"| {' | '.join([name, *ratios, known])} |" in PAGE
+        assert f"| {name} | {text_of(again.iloc[number])} |" in PAGE
+    assert table["pairs"].tolist() == [8, 30, 30, 60] * 3
+    # GRPO with five has the rate already, and its runs are not made again.
+    assert again["pairs"].tolist() == [30] * 3
+
+
+@pytest.mark.slow
+def test_the_page_has_what_the_controls_show():
+    table = contrast.of_controls(RUNS)
+    for label in ("pods", "luck"):
+        row = table.loc[label]
+        value, low, high = (100 * row[name] for name in ("difference", "low", "high"))
+        assert f"{value:.1f} [{low:.1f}, {high:.1f}]" in " ".join(PAGE.split())
+
+
+@pytest.mark.long
+def test_the_runs_are_the_arms_at_their_best_rates():
+    found = pd.read_csv(RUNS / "arms.csv")
+    rates = {
+        trial: {
+            **dict(zip(rows["arm"], rows["learning_rate"], strict=True)),
+            "grpo": rows["baseline_learning_rate"].max(),
+        }
+        for trial, rows in found.groupby("trial")
+    }
+    rates[contrast.AT_ONE_RATE] = dict.fromkeys(contrast.OTHER_RATES, contrast.ONE_RATE)
+    for trial, of_arm in rates.items():
+        seeds = contrast.FEW if trial.endswith("controls") else contrast.PAIRS
+        for label, records in contrast.of_folders(RUNS / trial).items():
+            assert sorted(record.seed for record in records) == list(range(seeds))
+            for record in records:
+                assert record.problems() == []
+                used = record.manifest["arguments"]["learning_rate"]
+                assert used == pytest.approx(of_arm[label], rel=1e-5)
 
 
 def test_luck_knows_nothing_of_the_answer():

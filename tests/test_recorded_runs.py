@@ -106,6 +106,7 @@ def test_there_are_recorded_runs_and_each_is_of_a_grid(runs):
     there = {path for path in there if path.parts[-2] != "tiny-grpo"}
     there = {path for path in there if path.parts[-4] != "regimes"}
     there = {path for path in there if path.parts[-4] != "stress"}
+    there = {path for path in there if path.parts[-4] != "contrast"}
     there = {path for path in there if path.parts[-3] != "stress-long"}
     assert len(runs) >= 900
     assert {record.path for _, record in runs.values()} == there
