@@ -378,7 +378,8 @@ def tiny(
     config["learning_rate"] = learning_rate
     config["levels"] = list(levels)
     config["model"] = None if model is None else str(model)
-    # Records of versions without this option shared nothing, and stay those of the same lab.
+    # Records of versions without this option have no such entry, and shared nothing. So the entry
+    # is left out where it is off, and they count as runs of the same lab.
     if not share_prefixes:
         del config["share_prefixes"]
     name = "tiny" if base == "clean" else f"{base}-{size}"

@@ -714,12 +714,12 @@ def cbs(
         "gspo": (gspo(n), 0.005, 0.5),
     }
     one_of("base", base, bases)
-    method, floor, least = bases[base]
+    full_set, floor, least = bases[base]
     schedule = scaled_schedule(planned)
     scheduler = selectors.Scheduler(
         keep=p, scope=scope, mini_batch=mini_batch, floor=floor, entropy_least=least, **schedule
     )
-    return method.but(
+    return full_set.but(
         name="cbs",
         # This scope alone chooses among rollouts of earlier rounds.
         replay=replay.Buffer(rounds) if scope == "buffer" else None,
@@ -755,6 +755,7 @@ def _check_together(selector: Any, advantage: Any, parts: Any) -> None:
     One kept rollout of a problem has nothing to be compared with, and an advantage must not weigh
     the parts of the reward otherwise than the method does.
     """
+    # Asked with two rollouts of a problem, such a selector says that one is trained on.
     keeps_one = selector.trained(PerProblem(2)) == PerProblem(1)
     among_kept = getattr(selector, "baseline", "group") == "selection"
     if keeps_one and among_kept and advantage.compares_rollouts:

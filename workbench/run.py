@@ -186,7 +186,8 @@ class OpenRun:
         """Evaluate after the last round that was asked for, unless that was done already."""
         if self._is_between_evaluations and self.round not in self.writer.evaluated:
             self.evaluate(self.round)
-            # The next checkpoint is made after it, and so tells when the evaluation gets lost.
+            # The checkpoint on disk, if there is one of this round, was made before the evaluation.
+            # So `checkpoint` has to write another, as if no round had one.
             self.checkpointed = 0
 
     def drop_last_evaluation(self) -> None:
@@ -409,7 +410,8 @@ class Run:
         loop = self._rounds(n, progress)
         # A strong reference would keep an abandoned loop alive, and with it the lock on the record.
         self._loop = weakref.ref(loop)
-        # Python would close it only after it has taken down what writes the checkpoint.
+        # At its end Python closes a loop that was left open, but only after it has cleared the
+        # modules that write the checkpoint. This closes the loop before.
         weakref.finalize(loop, _close, self._loop)
         return loop
 
@@ -448,7 +450,7 @@ class Run:
             except BaseException as error:
                 # After an error, or an interrupt from the keyboard, the next `rounds` starts from
                 # the checkpoint on disk. What was in memory goes now, also behind the traceback
-                # that a notebook keeps, so that there is room for it.
+                # that a notebook keeps, so that the next call has room for its model.
                 advice = out_of_memory(error, self.lab, work and work.training)
                 self._work = work = None
                 release(error)

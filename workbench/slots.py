@@ -5,8 +5,8 @@ in this order:
 
     curriculum   which problems come next
     allocator    how many rollouts each problem gets; it sees outcomes and may ask again
-    reward       what a rollout earns: named parts that are summed
     course       where each rollout starts, and when it stops
+    reward       what a rollout earns: named parts that are summed
     replay       which responses of earlier rounds join
     selector     which rollouts are trained on, and with which weight
     advantage    how good each of them is
@@ -65,7 +65,8 @@ Baseline = Annotated[str, choice(*BASELINES)]
 
 # The methods by which values of slots act.
 ACTIONS = ("choose", "allocate", "plan", "join", "select", "__call__", "feedback")
-# The attributes and methods in which a value says what these do, see `Slot`.
+# Attributes and methods that describe what an action does, see `Slot`. A subclass that overrides an
+# action has to say them anew, because what it inherits describes the older one.
 SAID_OF_ACTIONS = (
     "reads_verdict",
     "in_order",

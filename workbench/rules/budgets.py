@@ -1,7 +1,5 @@
 """Budget arithmetic: what a rollout is worth, and the best split of a total over problems.
 
-At the end the split is spread over workers.
-
 Pure functions of success rates in [0, 1], from Knapsack RL (arXiv 2509.25849), sections 3 and 4 and
 appendices C and E. NaN is the one way to say "never tried": its value is NaN, and `knapsack` gives
 such a problem the uniform budget.
@@ -177,9 +175,8 @@ def knapsack(
 
     1. with fallback, to the problems with p = 0 in equal parts, but only what is left over after
        the problems with 0 < p < 1 have what they need for a gradient with probability 0.9, that is
-       floor(min(up, ln 0.1 / ln max(p, 1-p))) each beyond `low`. For p = 0.9 that is 21, where
-       table 2 prints a cost of 22, which is 21.85 rounded: with 22 beyond the bound of 2 its
-       counts would be 28 and 24, and it prints 29 and 23;
+       floor(min(up, ln 0.1 / ln max(p, 1-p))) each beyond `low`. For p = 0.9 that is 21, since
+       21.85 is rounded down; the counts of table 2 follow only so, though it prints 22;
     2. to the problems with 0 < p < 1, by greatest gain;
     3. to the problems with p = 0, then to those never tried, then to those with p = 1, in equal
        parts.
@@ -386,4 +383,5 @@ def _log_of_miss(p: Any, estimator: str) -> Any:
         return np.maximum(np.log1p(-missed), LOG_OF_ZERO)
 
 
+# The rules of further papers are found here by their names too.
 __getattr__ = partial(of_catalogue, __name__)

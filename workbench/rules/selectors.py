@@ -401,4 +401,5 @@ def _checked_rewards(
     return grouped_rewards(rewards, np.zeros(np.shape(rewards)) if groups is None else groups)
 
 
+# The rules of further papers are found here by their names too.
 __getattr__ = partial(of_catalogue, __name__)

@@ -438,17 +438,19 @@ class TrialState:
         seen = np.log(found.ratios.values) if found and found.seeds > 1 else np.array([])
         # Runs of a pair share their draws, so a ratio varies about as much as a single run does.
         spreads = [tuned.spread for tuned in (mine, other) if tuned.spread > 0]
-        usual = np.mean(np.square(spreads)) if spreads else USUAL_DEVIATION**2
-        squares = USUAL_PAIRS * usual + (len(seen) and np.square(seen - seen.mean()).sum())
-        variance = squares / (USUAL_PAIRS + len(seen))
-        # What tuning and pairs say of the ratio counts by how much of it there is.
-        ahead = float(np.clip(mine.best_cost - other.best_cost, -2, 2))
-        sure = len(settings.tuning_seeds) / 2
-        mean = (sure * ahead + seen.sum()) / (sure + len(seen))
+        usual_variance = np.mean(np.square(spreads)) if spreads else USUAL_DEVIATION**2
+        squares = np.square(seen - seen.mean()).sum() if len(seen) else 0.0
+        # The usual variance counts like `USUAL_PAIRS` pairs besides those that were seen.
+        variance = (USUAL_PAIRS * usual_variance + squares) / (USUAL_PAIRS + len(seen))
+        # The ratio that the tuning found counts like one pair for two of its seeds.
+        ratio_of_tuning = float(np.clip(mine.best_cost - other.best_cost, -2, 2))
+        tuning_pairs = len(settings.tuning_seeds) / 2
+        pairs = tuning_pairs + len(seen)
+        mean = (tuning_pairs * ratio_of_tuning + seen.sum()) / pairs
         level = (settings.levels or {}).get(label, settings.level / len(self.undecided))
         return likely_pairs(
             mean,
-            math.sqrt(variance / (sure + len(seen))),
+            math.sqrt(variance / pairs),
             math.sqrt(variance),
             settings.looks,
             level,

@@ -194,7 +194,7 @@ def mean_cost(costs: Costs, point: Point, seeds: Iterable[int]) -> float:
 
 
 def _goes_on(rates: int) -> int:
-    """With how many of so many rates the next seed is run."""
+    """How many of the rates that are left get the next seed: the better half, at least three."""
     return max(math.ceil(rates / 2), min(rates, FEWEST))
 
 
