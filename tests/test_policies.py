@@ -186,6 +186,21 @@ def test_a_chat_template_surrounds_the_prompt():
     assert policy.encode(["1+2=", "7-3="]) == expected
 
 
+DATED = "{% macro day() %}{{ strftime_now('%d %b %Y') }}{% endmacro %}{{ day() }}"
+# As Llama 3.2 has it.
+OF_LLAMA = (
+    "{% if not date_string is defined %}{% if strftime_now is defined %}"
+    "{% set date_string = strftime_now('%d %b %Y') %}{% endif %}{% endif %}{{ date_string }}"
+)
+
+
+@pytest.mark.parametrize("date", [DATED, OF_LLAMA], ids=["macro", "llama"])
+def test_a_chat_template_prints_the_same_date_on_every_day(date):
+    tokenizer = copy.deepcopy(tiny_policy().tokenizer)
+    tokenizer.chat_template = f"{date}: {{{{ messages[0].content }}}}"
+    assert checks.in_chat(tokenizer, "1+2=") == "26 Jul 2024: 1+2="
+
+
 def test_a_missing_model_is_named():
     with pytest.raises(OSError, match="nobody/no-such-model"):
         room.TransformersPolicy.from_pretrained("nobody/no-such-model")

@@ -6,6 +6,7 @@ import shutil
 import threading
 import warnings
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,13 +21,14 @@ from conftest import go, same_record, small_lab
 import workbench as wb
 from workbench.analysis import runs
 from workbench.labs import shipped
-from workbench.policies import Sampling
+from workbench.policies import Sampling, checks
 from workbench.policies.transformers import TransformersPolicy
 from workbench.records import RecordError, RecordWarning, manifest, pack
 from workbench.reports import tables
 from workbench.rollouts import Ragged
 from workbench.rules.replay import load_answers, save_answers
 from workbench.trials import Trial, sweep
+from workbench.utils.code import digest_of
 from workbench.verifiers import Math, Scores, Verifier
 
 MODEL = str(shipped("models/tiny"))
@@ -146,6 +148,23 @@ def test_a_policy_of_ones_own_is_told_from_another(tmp_path, changes, names):
     with pytest.raises(ValueError, match=names):
         go(run(replace(lab, **changes), tmp_path, mixed=True), 3)
     assert len(wb.load(tmp_path).rounds) == 2
+
+
+def test_a_date_in_a_chat_template_is_part_of_the_policy(monkeypatch):
+    def digest(chat_template):
+        policy = SimpleNamespace(
+            model=torch.nn.Linear(1, 1),
+            state_dict=dict,
+            tokenizer=SimpleNamespace(chat_template=chat_template),
+        )
+        return manifest.made_of(policy)["chat_template"]
+
+    dated = "{{ strftime_now('%Y') }}" + CONVERSATION
+    before = digest(dated), digest(CONVERSATION)
+    monkeypatch.setattr(checks, "TODAY", datetime(2026, 11, 10))
+    assert digest(dated) != before[0]
+    # Records of runs without a date have this digest, and go on.
+    assert digest(CONVERSATION) == before[1] == digest_of([CONVERSATION])
 
 
 def test_runs_that_differ_in_the_model_are_no_seeds_of_one_arm(tmp_path):

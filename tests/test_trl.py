@@ -614,6 +614,16 @@ def test_conversations(tmp_path):
     assert ["boxed" in text for text in rollouts.text] == rollouts.correct.tolist()
 
 
+def test_the_date_in_a_chat_template_is_always_the_same(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(trl_cases.MODEL)
+    tokenizer.chat_template = "{{ strftime_now('%Y') }}{{ sign }}{{ messages[0]['content'] }}"
+    options = {"processing_class": tokenizer}
+    one = trainer(tmp_path, small("grpo"), options=options, chat_template_kwargs={"sign": "="})
+    (ids,) = one._tokenize_prompts([[{"role": "user", "content": "1+2="}]])[0]
+    assert tokenizer.decode(ids) == "2024=1+2="
+    assert one.args.chat_template_kwargs == {"sign": "="}
+
+
 def test_truncated_responses_are_masked_where_trl_masks_them(tmp_path):
     settings = {"mask_truncated_completions": True, "max_completion_length": 12, "max_steps": 1}
     one = trainer(tmp_path, methods.grpo(4), **settings)

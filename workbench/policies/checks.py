@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from string import Formatter
@@ -18,6 +19,9 @@ from workbench.utils.validation import brief, cause_of
 # vLLM 0.28 and later load bitsandbytes from a package of its own.
 VLLM_IN_4BIT = "vllm_bnb_plugin"
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the adapter ranks that vLLM reserves room for
+# The date in a chat template that prints today's, so that a run goes on with the same prompts on
+# another day, and runs of different days can be compared. Templates of Llama fall back on it.
+TODAY = datetime(2024, 7, 26)
 # Options of `peft.LoraConfig` that leave an adapter vLLM can compute with, and those that it can
 # have besides where it is handed over merged into the weights. vLLM refuses some of the others at
 # the first hand-over, and would compute other numbers than the trainer with the rest.
@@ -145,8 +149,17 @@ def check_template(template: Any, tokenizer: Any = None) -> None:
 def in_chat(tokenizer: Any, prompt: str) -> str:
     """A prompt inside the tokenizer's chat template, which transformers runs in a sandbox."""
     return tokenizer.apply_chat_template(
-        [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
+        [{"role": "user", "content": prompt}],
+        add_generation_prompt=True,
+        tokenize=False,
+        **clock_of(tokenizer),
     )
+
+
+def clock_of(tokenizer: Any) -> dict[str, Any]:
+    """Arguments for a chat template that asks what day it is; none for any other template."""
+    asks = "strftime_now" in str(getattr(tokenizer, "chat_template", None))
+    return {"strftime_now": TODAY.strftime} if asks else {}
 
 
 def end_of_turn(tokenizer: Any) -> int | None:

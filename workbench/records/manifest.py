@@ -185,18 +185,21 @@ def source_digest() -> str:
 
 def made_of(policy: Any) -> dict[str, Any]:
     """What a manifest says of a policy before its first step: settings, and a digest of weights."""
+    from workbench.policies import checks
     from workbench.records.checkpoints import checksum  # torch is needed here only
 
     model, trained = policy.model, policy.state_dict()
     weights = dict(model.named_parameters()) if hasattr(model, "named_parameters") else trained
     config, engine = getattr(model, "config", None), getattr(policy, "engine", None)
-    chat_template = getattr(getattr(policy, "tokenizer", None), "chat_template", None)
+    tokenizer = getattr(policy, "tokenizer", None)
+    chat_template = getattr(tokenizer, "chat_template", None)
+    date = [str(checks.TODAY)] if checks.clock_of(tokenizer) else []
     # Not its name, which may be a path of this machine: the weights say which model it is.
     names = ("template", "rows", "chunk", "max_length", "end_ids", "float32_head")
     found = {
         **{name: getattr(policy, name, None) for name in names},
         "engine": None if engine is None else type(engine).__name__,
-        "chat_template": chat_template and digest_of([chat_template]),
+        "chat_template": chat_template and digest_of([chat_template, *date]),
         "revision": getattr(config, "_commit_hash", None),
         "positions": getattr(config, "max_position_embeddings", None),
         "dtype": ", ".join(sorted({str(value.dtype) for value in weights.values()})),

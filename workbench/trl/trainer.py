@@ -40,6 +40,7 @@ from workbench.adapters import FILE, Driver, round_metrics, token_advantages
 from workbench.grpo import StepStats
 from workbench.methods import Method
 from workbench.objectives import Objective, gains, log_ratio_of
+from workbench.policies import checks
 from workbench.trl import setup
 from workbench.trl.batches import BatchingTrainer
 from workbench.trl.sampling import RoundSampler
@@ -103,6 +104,7 @@ class GRPOTrainer(BatchingTrainer):
 
     _buffered_inputs: Any
     _logs: Any
+    chat_template_kwargs: Any
     _epochs_behind = 0  # when training begins
 
     def __init__(
@@ -130,6 +132,9 @@ class GRPOTrainer(BatchingTrainer):
             method, bound.arguments, correct, rows_at_once, objective_from
         )
         super().__init__(*bound.args[1:], **bound.kwargs)
+        # A trainer that goes on on another day asks the same.
+        clock = checks.clock_of(self.processing_class)
+        self.chat_template_kwargs = {**clock, **self.chat_template_kwargs}
 
         self.driver = Driver(method.clone(), self.args.seed)
         # The reward of an environment has its name only now.
