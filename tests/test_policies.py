@@ -161,6 +161,34 @@ def test_a_chat_template_that_fails_is_named(template):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{% for c in m.content %}{{ c.text }}{% endfor %}",
+        "{% for c in m.content | selectattr('type', 'equalto', 'text') %}{{ c.text }}{% endfor %}",
+        "{{ m.text }}",
+    ],
+)
+def test_a_chat_template_that_leaves_the_question_out_is_named(content):
+    tokenizer = copy.deepcopy(tiny_policy().tokenizer)
+    tokenizer.chat_template = f"{{% for m in messages %}}({content}){{% endfor %}}"
+    with pytest.raises(ValueError, match="leaves the question out") as error:
+        checks.check_template("chat", tokenizer)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["m.content | trim", "m.content | tojson", "m.content ~ '!'"])
+def test_a_chat_template_may_put_anything_around_the_question(content):
+    tokenizer = copy.deepcopy(tiny_policy().tokenizer)
+    tokenizer.chat_template = f"{{% for m in messages %}}({{{{ {content} }}}}){{% endfor %}}"
+    checks.check_template("chat", tokenizer)
+
+
+def test_a_message_on_braces_names_them_as_they_are_written():
+    with pytest.raises(ValueError, match="{{ and }} stand for braces"):
+        checks.check_template("\\boxed{} {prompt}")
+
+
 def test_a_tokenizer_that_ends_every_prompt_is_named():
     from tokenizers.processors import TemplateProcessing
 

@@ -130,7 +130,7 @@ def check_template(template: Any, tokenizer: Any = None) -> None:
         if not _is_template(template):
             raise ValueError(
                 f"template={brief(template)}: it must contain {{prompt}}, or be 'chat'; {{{{ and "
-                "}}}} stand for braces"
+                "}} stand for braces"
             )
         if tokenizer and tokenizer("1+1")["input_ids"][-1:] == [tokenizer.eos_token_id]:
             raise ValueError(
@@ -139,11 +139,16 @@ def check_template(template: Any, tokenizer: Any = None) -> None:
             )
     elif tokenizer:
         try:
-            in_chat(tokenizer, "1+1")
+            text = in_chat(tokenizer, "1+1")
         except Exception as error:  # Jinja's own, or whatever a template raises
             raise ValueError(
                 f"template='chat': the tokenizer's chat template fails ({cause_of(error)})"
             ) from None
+        if "1+1" not in text:
+            raise ValueError(
+                "template='chat': the tokenizer's chat template leaves the question out (it may be "
+                "one for lists of texts and images); take a text with {prompt} in it"
+            )
 
 
 def in_chat(tokenizer: Any, prompt: str) -> str:
