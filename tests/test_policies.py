@@ -185,7 +185,7 @@ def test_a_chat_template_may_put_anything_around_the_question(content):
 
 
 def test_a_message_on_braces_names_them_as_they_are_written():
-    with pytest.raises(ValueError, match="{{ and }} stand for braces"):
+    with pytest.raises(ValueError, match=r"\{\{ and \}\} stand for braces"):
         checks.check_template("\\boxed{} {prompt}")
 
 

@@ -1,6 +1,7 @@
 """What makes two runs the same: the manifest says it, and nothing is mixed without a word."""
 
 import itertools
+import json
 import os
 import shutil
 import threading
@@ -17,6 +18,7 @@ import pytest
 import torch
 import trial_script
 from conftest import go, same_record, small_lab
+from transformers import AutoTokenizer
 
 import workbench as wb
 from workbench.analysis import runs
@@ -103,6 +105,56 @@ def test_other_weights_under_the_same_name_are_refused_before_a_round(tmp_path):
     with pytest.raises(ValueError, match=r"another run .*policy\.weights: '[0-9a-f]{8}', '"):
         go(run(lab, tmp_path / "run"), 2)
     assert (tmp_path / "run" / "journal.jsonl").read_bytes() == before
+
+
+def swapped_tokens(folder):
+    """The digits 1 and 2 have each other's ids."""
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text())
+    ids = content["model"]["vocab"]
+    ids["1"], ids["2"] = ids["2"], ids["1"]
+    file.write_text(json.dumps(content))
+
+
+@pytest.mark.slow
+def test_another_tokenizer_with_the_same_weights_is_refused_before_a_round(tmp_path):
+    model, out = tmp_path / "model", tmp_path / "run"
+    shutil.copytree(MODEL, model)
+    lab = wb.labs.transformers(
+        str(model), wb.problems.from_rows(ROWS), sampling=Sampling(max_new_tokens=16)
+    )
+    go(run(lab, out), 1)
+    go(run(lab, out), 2)
+    swapped_tokens(model)
+    with pytest.raises(ValueError, match=r"another run .*tokenizer: '[0-9a-f]{16}', '"):
+        go(run(lab, out, mixed=True), 3)
+    assert len(wb.load(out).rounds) == 2
+    # A run whose record does not say it goes on.
+    recorded = wb.load(out).manifest
+    silent = {name: value for name, value in recorded.items() if name != "tokenizer"}
+    manifest.check_same_run(recorded | {"tokenizer": "another"}, silent, out, False)
+
+
+def test_a_tokenizer_is_known_by_what_it_maps_and_not_by_its_last_call(tmp_path):
+    shutil.copytree(MODEL, tmp_path, dirs_exist_ok=True)
+
+    def digest(tokenizer=None):
+        tokenizer = tokenizer or AutoTokenizer.from_pretrained(tmp_path)
+        return manifest.tokenizer_of(SimpleNamespace(tokenizer=tokenizer))
+
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    before = digest(tokenizer)
+    tokenizer(["1+2=", "1"], padding=True, truncation=True, max_length=3)
+    assert digest(tokenizer) == digest() == before
+    tokenizer.add_tokens(["<turn>"])
+    assert digest(tokenizer) != before
+    swapped_tokens(tmp_path)
+    assert digest() != before
+    # One in Python, one of your own, and none.
+    slow = SimpleNamespace(get_vocab=lambda: {"a": 0, "b": 1})
+    assert digest(slow) != digest(SimpleNamespace(get_vocab=lambda: {"a": 1, "b": 0}))
+    assert digest(SimpleNamespace()) is None
+    assert manifest.tokenizer_of(SimpleNamespace()) is None
 
 
 @dataclass

@@ -544,6 +544,7 @@ def _begin(run: Run) -> OpenRun:
             "files": read_from_files(method, policy, run.lab),
             "held_out": len(run.lab.held_out or ()),
             "policy": manifests.made_of(policy),
+            "tokenizer": manifests.tokenizer_of(policy),
             **manifests.made_on(policy.device),
         }
     # Where the directory holds a record already, that one is opened, and the manifest above is

@@ -39,7 +39,7 @@ PACKAGES = ("torch", "transformers", "peft", "numpy", "math-verify", "trl", "uns
 # Parts of this package that change no number of a run.
 WITHOUT_NUMBERS = ("analysis", "cli", "plots", "reports")
 # The entries that say which run it is.
-IDENTITY = ("method", "lab", "data", "files", "seed", "arguments", "label", "policy")
+IDENTITY = ("method", "lab", "data", "files", "seed", "arguments", "label", "policy", "tokenizer")
 # What has to be the same throughout a run, and for all runs of a trial or a sweep. The rest of the
 # hardware changes how long a run takes.
 CONDITIONS = ("versions.", "code.", "hardware.device:", "hardware.gpu:")
@@ -59,6 +59,7 @@ ENTRIES: dict[str, type] = {
     "code": dict,
     "files": dict,
     "policy": dict,
+    "tokenizer": str,
     "started": str,
     "commit": str,
 }
@@ -214,6 +215,18 @@ def made_of(policy: Any) -> dict[str, Any]:
     return json.loads(json.dumps(found, default=str))
 
 
+def tokenizer_of(policy: Any) -> str | None:
+    """A digest of how text becomes tokens and tokens text; None where a policy does not say it."""
+    tokenizer: Any = getattr(policy, "tokenizer", None)
+    if not hasattr(tokenizer, "get_vocab"):
+        return None
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    maps = json.loads(backend.to_str()) if backend else tokenizer.get_vocab()
+    # How the last texts were padded and cut stands there too.
+    maps |= {"padding": None, "truncation": None}
+    return digest_of([maps, str(getattr(tokenizer, "special_tokens_map", None))])
+
+
 def made_on(device: torch.device) -> dict[str, Any]:
     """When, with which software, on what machine and from which commit a run is made."""
     import torch
@@ -275,6 +288,8 @@ def check_same_run(
         # Records of earlier versions say nothing of these.
         names = [name for name in names if name not in ("files", "policy", "label")]
         ours = {**ours, "lab": {**ours["lab"], "model": theirs["lab"].get("model")}}
+    if "tokenizer" not in theirs:
+        names = [name for name in names if name != "tokenizer"]
     asked_for, recorded = ({name: each.get(name) for name in names} for each in (ours, theirs))
     different = "; ".join(differences(asked_for, recorded)[:3])
     if different:
