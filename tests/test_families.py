@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from conftest import small_lab, tiny_policy
+from conftest import go, same_record, small_lab, tiny_policy
 from contract import LORA, PROMPTS, fresh, shaken
 from packaging.version import Version
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 import workbench as wb
 from workbench.policies import Sampling
@@ -176,9 +176,41 @@ TURNS = {
     "factor": 8.0,
 }
 
+TOWER = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "image_size": 28,
+    "patch_size": 14,
+}
+VISUAL = {"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16}
+TURNED = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2]}
+# Models that see images, and have no class for text alone.
+SEEING = {
+    "mistral3": {
+        "model_type": "ministral3",
+        "head_dim": 16,
+        "images": {"model_type": "pixtral", "head_dim": 8, **TOWER},
+    },
+    "llava": {
+        "model_type": "llama",
+        "images": {"model_type": "clip_vision_model", **TOWER},
+    },
+    "qwen2_5_vl": {"rope_parameters": TURNED, "images": {**VISUAL, "out_hidden_size": 48}},
+    "qwen3_vl": {
+        "head_dim": 12,
+        "rope_parameters": TURNED,
+        "images": {**VISUAL, "out_hidden_size": 48, "deepstack_visual_indexes": []},
+    },
+}
 
-def model_of(family, **settings):
-    """A small random model of a family, with the tiny model's vocabulary."""
+
+def model_of(family, images=None, **settings):
+    """A small random model of a family, with the tiny model's vocabulary.
+
+    One that sees images, with a part for them of these settings, keeps its sizes inside.
+    """
     tokenizer = tiny_policy().tokenizer
     sizes = {
         "hidden_size": 48,
@@ -190,10 +222,14 @@ def model_of(family, **settings):
         "max_position_embeddings": 256,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
+        **settings,
     }
     torch.manual_seed(0)
-    config = AutoConfig.for_model(family, **{**sizes, **settings})
-    model = AutoModelForCausalLM.from_config(config)
+    if images:
+        config = AutoConfig.for_model(family, text_config=sizes, vision_config=images)
+    else:
+        config = AutoConfig.for_model(family, **sizes)
+    model = (AutoModelForImageTextToText if images else AutoModelForCausalLM).from_config(config)
     # Norms and biases start as ones and zeros, which would hide where they are left out.
     with torch.no_grad():
         for parameter in model.parameters():
@@ -247,6 +283,50 @@ def test_a_family_samples_what_it_is_trained_on_and_learns(name, lora, tmp_path)
     [policy] = made
     assert way_of(policy) == way
     assert gap(shaken(policy)) < 1e-4
+
+
+@pytest.mark.parametrize("family", SEEING)
+@pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
+@pytest.mark.slow
+def test_a_model_that_sees_images_is_one_of_text(family, lora, tmp_path):
+    if lora:
+        pytest.importorskip("peft")
+    model = written(tmp_path / "model", family, **SEEING[family])
+    sampling = Sampling(max_new_tokens=12)
+    pool = wb.problems.arithmetic(8, seed=2)
+    lab = wb.labs.transformers(
+        model, pool, verifier=Odd(), sampling=sampling, lora=lora, learning_rate=1e-3, device="cpu"
+    )
+    options = {"problems_per_round": 2, "checkpoint_every": 1}
+    for name, lives in {"one": [2], "two": [1, 2]}.items():
+        for rounds in lives:
+            go(wb.Run(lab, wb.methods.grpo(4), out=tmp_path / name, **options), rounds)
+    one, two = (wb.load(tmp_path / name) for name in ("one", "two"))
+    assert one.rounds["steps"].sum() > 0
+    same_record(one, two)
+    policy = shaken(lab.policy())
+    assert gap(policy) < 1e-4
+    # The whole model, asked as its authors ask it.
+    drawn = policy.generate(PROMPTS, [1] * len(PROMPTS), sampling, seed=1)
+    trained = fresh(policy, drawn)
+    for row, (prompt, response) in enumerate(zip(drawn.prompt, drawn.response)):
+        with torch.no_grad():
+            logits = policy.model(input_ids=torch.tensor([[*prompt, *response]])).logits[0]
+        logprobs = logits.log_softmax(-1)[len(prompt) - 1 : -1]
+        plain = logprobs[range(len(response)), response.tolist()].numpy()
+        assert np.abs(trained[row, : len(response)] - plain).max() < 1e-4
+
+
+@pytest.mark.parametrize("family", ["t5", "clip"])
+def test_what_is_no_language_model_is_refused_before_its_weights_are_looked_for(family, tmp_path):
+    settings = {"vocab_size": 66} if family == "t5" else {"text_config": {"vocab_size": 66}}
+    AutoConfig.for_model(family, **settings).save_pretrained(tmp_path)
+    tiny_policy().tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(
+        ValueError, match=f"^model: {family!r} is no causal language model"
+    ) as error:
+        TransformersPolicy.from_pretrained(tmp_path, device="cpu")
+    assert len(str(error.value)) < 100
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -18,7 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedModel,
+)
 
 from workbench.policies import Plan, Sampling, checks
 from workbench.policies.decoding import (
@@ -175,6 +181,7 @@ class TransformersPolicy(TrainableModel):
         one_of("dtype", dtype, BYTES)
         template = options.get("template", "{prompt}")
         config, tokenizer = checks.load_configuration(path, revision, template)
+        kind = _class_of(config)
         merges = bool(vllm and vllm.get("merges"))
         checks.check_quantised(config, lora, merges=merges)
         max_length = options.get("max_length") or (vllm or {}).get("max_length")
@@ -193,7 +200,7 @@ class TransformersPolicy(TrainableModel):
                 float32_head=options.get("float32_head", False),
                 **vllm,
             )
-        model = _load(path, config, revision, dtype)
+        model = _load(kind, path, config, revision, dtype)
         model.to(device)
         if gradient_checkpointing is None:
             gradient_checkpointing = str(device).startswith("cuda")
@@ -535,11 +542,21 @@ class _Reference:
             model.train(training)
 
 
-def _load(path: Any, config: Any, revision: str | None, dtype: str) -> Any:
+def _class_of(config: Any) -> Any:
+    """The class of transformers that loads a model with this configuration."""
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return AutoModelForCausalLM
+    # A model of text and images is one of text where there are no images.
+    if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and not config.is_encoder_decoder:
+        return AutoModelForImageTextToText
+    raise ValueError(f"model: {config.model_type!r} is no causal language model of transformers")
+
+
+def _load(kind: Any, path: Any, config: Any, revision: str | None, dtype: str) -> Any:
     """The model of a directory or of the hub, with weights that are all there and finite."""
     try:
         with checks.quiet():
-            model, told = AutoModelForCausalLM.from_pretrained(
+            model, told = kind.from_pretrained(
                 path,
                 # The one that was checked: an adapter's directory would lead to another's.
                 config=config,
