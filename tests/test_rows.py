@@ -7,12 +7,15 @@ from decimal import Decimal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from conftest import go, small_lab
 
 import workbench as wb
 from workbench import config
 from workbench.datasets.readers import COMPARISON
+from workbench.datasets.rows import _of_parquet
 from workbench.labs import shipped
 from workbench.problems import Pool, Problem, Stream, from_file, from_rows
 from workbench.verifiers import Choice, Scores
@@ -241,12 +244,21 @@ def test_a_data_frame_with_two_columns_of_one_name_is_refused():
 
 
 @pytest.mark.slow
-def test_numbers_of_32_bits_are_taken_as_they_are_written(tmp_path):
-    frame = pd.DataFrame({"prompt": ["a=", "b="], "answer": [1234.567, 0.1], 0: [1.0, 2.0]})
-    frame = frame.astype({"answer": "float32", 0: "float32"})
+@pytest.mark.parametrize("kind", ["float16", "float32"])
+def test_numbers_of_few_bits_are_taken_as_they_are_written(kind, tmp_path):
+    written = [0.1, 12.34, 1e-4, 2047.0]
+    frame = pd.DataFrame({"prompt": [*"abcd"], "answer": written, 0: written})
+    frame = frame.astype({"answer": kind, 0: kind})
     frame[["prompt", "answer"]].to_parquet(tmp_path / "data.parquet")
     for pool in (from_rows(frame), from_file(tmp_path / "data.parquet")):
-        assert [each.answer for each in pool] == ["1234.567", "0.1"]
+        assert [each.answer for each in pool] == ["0.1", "12.34", "0.0001", "2047.0"]
+
+
+def test_a_column_of_few_bits_may_have_gaps_and_large_whole_numbers(tmp_path):
+    numbers = pa.array([np.float16(8208), None, np.float16(np.nan)], pa.float16())
+    pq.write_table(pa.table({"answer": numbers}), tmp_path / "data.parquet")
+    whole, missing, nan = (row["answer"] for row in _of_parquet(tmp_path / "data.parquet"))
+    assert whole == 8208 and missing is None and np.isnan(nan)
 
 
 @pytest.mark.slow

@@ -229,10 +229,16 @@ def _of_parquet(path: Path) -> list[dict[str, Any]]:
 
     table = pyarrow.parquet.read_table(path)
     for place, column in enumerate(table.columns):
-        if pa.types.is_float32(column.type):
-            # As they are written: 0.1 of 32 bits is 0.10000000149 in 64.
-            exact = column.cast(pa.string()).cast(pa.float64())
-            table = table.set_column(place, table.column_names[place], exact)
+        if column.type in (pa.float16(), pa.float32()):
+            # As they are written: 0.1 of 32 bits is 0.10000000149 in 64. Whole numbers are exact.
+            kind = column.type.to_pandas_dtype()
+            exact = [
+                each if each is None else float(each if each % 1 == 0 else str(kind(each)))
+                for each in column.to_pylist()
+            ]
+            table = table.set_column(
+                place, table.column_names[place], pa.array(exact, pa.float64())
+            )
     return table.to_pylist()
 
 
