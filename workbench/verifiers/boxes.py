@@ -127,7 +127,7 @@ def stated(text: str, whole: bool = False) -> str | None:
     >>> stated("Is the answer 42?"), stated("I do not know.")
     ('\\boxed{}', None)
     """
-    text = PATTERN.MARKDOWN.sub("", text)
+    text = PATTERN.DISPLAY.sub(_in_one_line, PATTERN.MARKDOWN.sub("", text))
     sentences = PATTERN.SENTENCE_END.split(text)
     named = [i for i, each in enumerate(sentences) if PATTERN.ANSWER.search(each.lower())]
     told = [i for i, each in enumerate(sentences) if re.search(r"[\d$\\=π∞½√{]", each)]
@@ -140,6 +140,8 @@ def stated(text: str, whole: bool = False) -> str | None:
     if place < 0:
         return None
     sentence = sentences[place].strip()
+    if whole and not re.search(f"=|{PATTERN.WORD.pattern}", text):
+        sentence = ", ".join(sentences[i].strip() for i in told)
     if sentence.endswith("?") or any(map(PATTERN.RETRACTS.search, sentences[place + 1 :])):
         return BOX + "}"
     cues = _cues(sentence)
@@ -153,14 +155,28 @@ def stated(text: str, whole: bool = False) -> str | None:
     sentence = PATTERN.REASON.split(sentence, maxsplit=1)[0]
     # One dollar sign is money, and two are a formula.
     sentence = re.sub(r"(?<!\\)\$", r"\\$" if sentence.count("$") % 2 else "", sentence)
-    sentence = re.sub(r"\\[()\[\]]", "", sentence).strip(" .=\"'“”_")
+    sentence = re.sub(r"\\[()\[\]]", "", sentence).rstrip(" .=\"'“”_")
+    # A point in front of a digit may be a decimal point.
+    sentence = re.sub(r"\A(?:[ =\"'“”_]|(?<=\.)\.|\.(?!\d))*", "", sentence)
     sentence = re.sub(r"(?:です|だ|입니다)\W{0,3}\Z", "", sentence)
     return BOX + without_mark(sentence) + "}"
 
 
+def _in_one_line(display: re.Match) -> str:
+    """A formula on lines of its own as one line, since a row alone may be a part of its answer."""
+    formula = display["formula"]
+    if "\\begin" not in formula:
+        formula = re.sub(r"(?<!\\)&|\\\\", " ", PATTERN.NEW_EQUATION.sub(", ", formula))
+    return rf"\[ {without_mark(' '.join(formula.split()))} \] "
+
+
 def _cues(sentence: str) -> list[re.Match]:
     """Where a sentence may begin to give its answer: behind "answer is", else behind its verbs."""
-    cues = [cue for cue in PATTERN.CUE.finditer(sentence) if sentence[cue.end() :].strip(" .\"'*_")]
+    found = list(PATTERN.CUE.finditer(sentence))
+    cues = [cue for cue in found if sentence[cue.end() :].strip(" .\"'*_")]
+    # Where nothing follows "answer is", the next line has what it announces.
+    if found and found[-1]["answer"] and found[-1] not in cues:
+        return []
     return [cue for cue in cues if cue["answer"] or cue["cjk"]] or cues
 
 
