@@ -69,7 +69,7 @@ def last_box(text: str) -> str | None:
     """
     ends = closings(text)
     held: list[str] = []
-    behind = len(text)
+    behind = after = len(text)
     # From the end: a response may try several boxes, and the last one may have been cut off.
     for box in reversed(list(PATTERN.BOXES.finditer(text))):
         end = ends.get(box.end())
@@ -78,17 +78,26 @@ def last_box(text: str) -> str | None:
         # A box around the last one is no other answer.
         if held and (end > behind or not PATTERN.JOINER.fullmatch(text, end + 1, behind)):
             break
-        content = without_mark(text[box.end() : end])
-        if not held:
-            unit = PATTERN.READ_WITH.match(text, end + 1)
-            if unit:
-                content += _as_unit(unit["unit"])
-            elif PATTERN.GOES_ON.match(text, end + 1):
-                return BOX + "}"
-        held.insert(0, content)
+        after = after if held else end + 1
+        held.insert(0, without_mark(text[box.end() : end]))
         behind = box.start()
     if not held:
         return None
+    opened: re.Match | None = None
+    while True:
+        unit = PATTERN.READ_WITH.match(text, after)
+        if unit:
+            held[-1] += _as_unit(unit["unit"])
+        elif PATTERN.GOES_ON.match(text, after):
+            return BOX + "}"
+        if PATTERN.COUNTS_ON.match(text, after) or (opened and opened["factor"]):
+            return BOX + "}"
+        # What holds of a box holds of the brackets around it.
+        opened = PATTERN.OPENED.search(text[max(0, behind - 100) : behind])
+        closed = PATTERN.CLOSED.match(text, unit.end() if unit else after)
+        if not opened or not closed:
+            break
+        behind, after = behind - len(opened[0]), closed.end()
     if _goes_into(text[max(0, behind - 100) : behind].rpartition("\n")[2]):
         return BOX + "}"
     return BOX + ",".join(dict.fromkeys(held)) + "}"
