@@ -84,6 +84,7 @@ def last_box(text: str) -> str | None:
     if not held:
         return None
     opened: re.Match | None = None
+    # What holds of a box holds of the brackets around it.
     while True:
         unit = PATTERN.READ_WITH.match(text, after)
         if unit:
@@ -92,7 +93,6 @@ def last_box(text: str) -> str | None:
             return BOX + "}"
         if PATTERN.COUNTS_ON.match(text, after) or (opened and opened["factor"]):
             return BOX + "}"
-        # What holds of a box holds of the brackets around it.
         opened = PATTERN.OPENED.search(text[max(0, behind - 100) : behind])
         closed = PATTERN.CLOSED.match(text, unit.end() if unit else after)
         if not opened or not closed:
@@ -149,6 +149,7 @@ def stated(text: str, whole: bool = False) -> str | None:
     if place < 0:
         return None
     sentence = sentences[place].strip()
+    # Lines without words are answers side by side.
     if whole and not re.search(f"=|{PATTERN.WORD.pattern}", text):
         sentence = ", ".join(sentences[i].strip() for i in told)
     if sentence.endswith("?") or any(map(PATTERN.RETRACTS.search, sentences[place + 1 :])):

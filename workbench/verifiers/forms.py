@@ -250,7 +250,7 @@ def verdict(gold_text: str, content: str) -> str | None:
     kinds = [each[0] if each else "" for each in (gold, answer)]
     if "written" in kinds:
         return "ok" if gold == answer else "unparsed"
-    # Capitals and what stands in \\text are no products of unknowns.
+    # Capitals and what stands in \text are no products of unknowns.
     is_word = kinds[0] == "words" and (texts[0].isupper() or texts[0] != gold_text.strip())
     if kinds == ["words", "words"] or is_word:
         return "ok" if gold == answer else "wrong"
