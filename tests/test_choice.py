@@ -226,6 +226,16 @@ READ = [
     ("Answer: C. D orbitals", "C"),
     ("The answer is A... But wait, that is all.", "A"),
     ("The answer is C... A cat has no such thing.", "C"),
+    # in Chinese, and with a condition
+    ("故选：B", "B"),
+    ("故选:B。", "B"),
+    ("故选（B）", "B"),
+    ("因此，选项B正确，故选：B。", "B"),
+    ("故不选：B", ""),
+    ("故选：A、B", "AB"),
+    ("The answer would be B if x=1.", ""),
+    ("The answer is B only if x>0, else C", ""),
+    ("The answer would be B.", "B"),
     # thoughts
     (r"<think>\boxed{A}</think>\boxed{B}", "B"),
     ("<think>The answer is A.</think>\nB. 11", "B"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from textwrap import indent
 
 import numpy as np
 import pytest
@@ -272,6 +273,15 @@ def test_programs_in_responses():
     assert program("1. So:\n\n   ```python\n   if a:\n       b\n   ```\n") == "if a:\n    b\n"
     assert program("  ```python\na\n\t b\n  ```") == "a\nb\n"
     assert program("a ```python\nb\n```") is None
+    assert program("<answer>```python\na\n```</answer>") == "a\n"
+    assert program("<answer>a ```python\nb\n```</answer>") is None
+    # Fences in a docstring are lines of the program.
+    for language in ("", "python"):
+        held = f'def f():\n    """\n    ```{language}\n    f()\n    ```\n    """\n    return 1\n'
+        assert program(f"```python\n{held}```") == held
+        assert program(indent(f"```python\n{held}```", "   ")) == held
+    assert program("```python\n\t```\na\n```") == "\t```\na\n"
+    assert program("```python\na\n   ```\nb") == "a\n"
     for long in (
         "```python\n" * 100_000,
         "```" + " " * 500_000 + "`",

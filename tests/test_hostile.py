@@ -164,6 +164,10 @@ def test_looking_for_boxes_takes_few_steps_per_character(n):
         "\n",
         "* ",
         "$",
+        "$$ ",
+        r"\[ ",
+        r"\\ x",
+        "(",
     ):
         text = piece * (n // 4)
         readable(text)

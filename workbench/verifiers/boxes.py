@@ -69,7 +69,7 @@ def last_box(text: str) -> str | None:
     """
     ends = closings(text)
     held: list[str] = []
-    behind = len(text)
+    behind = after = len(text)
     # From the end: a response may try several boxes, and the last one may have been cut off.
     for box in reversed(list(PATTERN.BOXES.finditer(text))):
         end = ends.get(box.end())
@@ -78,17 +78,26 @@ def last_box(text: str) -> str | None:
         # A box around the last one is no other answer.
         if held and (end > behind or not PATTERN.JOINER.fullmatch(text, end + 1, behind)):
             break
-        content = without_mark(text[box.end() : end])
-        if not held:
-            unit = PATTERN.READ_WITH.match(text, end + 1)
-            if unit:
-                content += _as_unit(unit["unit"])
-            elif PATTERN.GOES_ON.match(text, end + 1):
-                return BOX + "}"
-        held.insert(0, content)
+        after = after if held else end + 1
+        held.insert(0, without_mark(text[box.end() : end]))
         behind = box.start()
     if not held:
         return None
+    opened: re.Match | None = None
+    # What holds of a box holds of the brackets around it.
+    while True:
+        unit = PATTERN.READ_WITH.match(text, after)
+        if unit:
+            held[-1] += _as_unit(unit["unit"])
+        elif PATTERN.GOES_ON.match(text, after):
+            return BOX + "}"
+        if PATTERN.COUNTS_ON.match(text, after) or (opened and opened["factor"]):
+            return BOX + "}"
+        opened = PATTERN.OPENED.search(text[max(0, behind - 100) : behind])
+        closed = PATTERN.CLOSED.match(text, unit.end() if unit else after)
+        if not opened or not closed:
+            break
+        behind, after = behind - len(opened[0]), closed.end()
     if _goes_into(text[max(0, behind - 100) : behind].rpartition("\n")[2]):
         return BOX + "}"
     return BOX + ",".join(dict.fromkeys(held)) + "}"
@@ -127,7 +136,7 @@ def stated(text: str, whole: bool = False) -> str | None:
     >>> stated("Is the answer 42?"), stated("I do not know.")
     ('\\boxed{}', None)
     """
-    text = PATTERN.MARKDOWN.sub("", text)
+    text = PATTERN.DISPLAY.sub(_in_one_line, PATTERN.MARKDOWN.sub("", text))
     sentences = PATTERN.SENTENCE_END.split(text)
     named = [i for i, each in enumerate(sentences) if PATTERN.ANSWER.search(each.lower())]
     told = [i for i, each in enumerate(sentences) if re.search(r"[\d$\\=π∞½√{]", each)]
@@ -140,6 +149,9 @@ def stated(text: str, whole: bool = False) -> str | None:
     if place < 0:
         return None
     sentence = sentences[place].strip()
+    # Lines without words are answers side by side.
+    if whole and not re.search(f"=|{PATTERN.WORD.pattern}", text):
+        sentence = ", ".join(sentences[i].strip() for i in told)
     if sentence.endswith("?") or any(map(PATTERN.RETRACTS.search, sentences[place + 1 :])):
         return BOX + "}"
     cues = _cues(sentence)
@@ -153,14 +165,28 @@ def stated(text: str, whole: bool = False) -> str | None:
     sentence = PATTERN.REASON.split(sentence, maxsplit=1)[0]
     # One dollar sign is money, and two are a formula.
     sentence = re.sub(r"(?<!\\)\$", r"\\$" if sentence.count("$") % 2 else "", sentence)
-    sentence = re.sub(r"\\[()\[\]]", "", sentence).strip(" .=\"'“”_")
+    sentence = re.sub(r"\\[()\[\]]", "", sentence).rstrip(" .=\"'“”_")
+    # A point in front of a digit may be a decimal point.
+    sentence = re.sub(r"\A(?:[ =\"'“”_]|(?<=\.)\.|\.(?!\d))*", "", sentence)
     sentence = re.sub(r"(?:です|だ|입니다)\W{0,3}\Z", "", sentence)
     return BOX + without_mark(sentence) + "}"
 
 
+def _in_one_line(display: re.Match) -> str:
+    """A formula on lines of its own as one line, since a row alone may be a part of its answer."""
+    formula = display["formula"]
+    if "\\begin" not in formula:
+        formula = re.sub(r"(?<!\\)&|\\\\", " ", PATTERN.NEW_EQUATION.sub(", ", formula))
+    return rf"\[ {without_mark(' '.join(formula.split()))} \] "
+
+
 def _cues(sentence: str) -> list[re.Match]:
     """Where a sentence may begin to give its answer: behind "answer is", else behind its verbs."""
-    cues = [cue for cue in PATTERN.CUE.finditer(sentence) if sentence[cue.end() :].strip(" .\"'*_")]
+    found = list(PATTERN.CUE.finditer(sentence))
+    cues = [cue for cue in found if sentence[cue.end() :].strip(" .\"'*_")]
+    # Where nothing follows "answer is", the next line has what it announces.
+    if found and found[-1]["answer"] and found[-1] not in cues:
+        return []
     return [cue for cue in cues if cue["answer"] or cue["cjk"]] or cues
 
 

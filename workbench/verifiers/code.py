@@ -73,8 +73,8 @@ from workbench.verifiers.sandbox import MOST_OUTPUT, Sandbox, file_of
 
 # Possessive, so that it takes linear time, whatever a response holds.
 FENCE = re.compile(
-    r"(?m)^(?P<indent>[ \t]*+)(?P<code>[^\n`~]*+)(?P<mark>`{3,}+|~{3,}+)[ \t]*+(?P<language>\w*+)"
-    r"(?P<rest>[^\n`]*+)$"
+    r"(?m)^(?:<answer>)?+(?P<indent>[ \t]*+)(?P<code>[^\n`~]*+)(?P<mark>`{3,}+|~{3,}+)[ \t]*+"
+    r"(?P<language>\w*+)(?P<rest>[^\n`]*+)$"
 )
 READS = re.compile(r"\binput\(|\bstdin\b|\bopen\(0")  # a program's standard input
 PROVIDED = TABLE["code"]["provided"].split()
@@ -273,6 +273,10 @@ def _blocks(text: str) -> Iterator[tuple[str, str]]:
     for fence in FENCE.finditer(text):
         code, language = fence["code"], fence["language"]
         fits = opening is not None and fence["mark"].startswith(opening["mark"])
+        # One that is indented more than its opening is a part of the program, as in a docstring.
+        indents = [len(each["indent"].expandtabs(4)) for each in (opening, fence) if each]
+        if not code and indents[-1] > indents[0] + 3:
+            continue
         # A mark amid a line of a program, as in a text that it prints, ends nothing.
         is_end = fits and not language and not (code and fence["rest"].strip())
         if code and not is_end:

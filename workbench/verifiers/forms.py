@@ -3,7 +3,8 @@ r"""Ways of writing an answer, and the answers that are compared without Math-Ve
 `readable` writes an answer as Math-Verify reads it: Unicode, plain-text mathematics, colours,
 mixed numbers, repeating decimals, millions. `split` takes the unit off. `verdict` compares what
 Math-Verify would make quotients, differences or products of: words, times, dates, ranges, ratios,
-measures in two units, numbers of another base, chemical formulas, and functions by cases.
+measures in two units, numbers of another base, residues, chemical formulas, angles, and functions
+by cases.
 
 A response chooses the text, so every pattern takes a number of steps that grows with its length
 alone.
@@ -144,6 +145,8 @@ def changes(core: str, unit: str) -> bool:
 
 def unit_of(unit: str) -> str:
     """The unit of a number in its shortest known spelling, with its power."""
+    unit = re.sub(r"(?i)\A\s*sq(?:uare)?\.?\s(\w+)\s*\Z", r"\1^2", unit)
+    unit = re.sub(r"(?i)\A\s*cu(?:bic)?\.?\s(\w+)\s*\Z", r"\1^3", unit)
     unit = re.sub(r"[\s.{}]", "", unit).lower().replace(r"^\circ", "degree")
     # A plural ends in front of the power.
     name = re.sub(r"\^-?[0-9]\Z", "", unit)
@@ -168,7 +171,18 @@ def form(text: str) -> tuple | None:
     cases = PATTERN.CASES.fullmatch(text)
     if cases:
         rows = PATTERN.BETWEEN_CASES.sub("", cases[2]).split(r"\\")
-        return "cases", cases[1].replace(" ", ""), frozenset(filter(None, rows))
+        return "written", cases[1].replace(" ", ""), frozenset(filter(None, rows))
+    modulo = PATTERN.MODULO.fullmatch(text)
+    if modulo:
+        modulus = int(modulo[3])
+        residues = frozenset(int(each) % modulus for each in modulo[2].split(","))
+        return "written", modulo[1], residues, modulus
+    angle = PATTERN.ANGLE.fullmatch(text)
+    if angle:
+        return "written", angle[2], frozenset(angle.group(1, 3))
+    # Math-Verify takes the factorial of the factorial.
+    if re.search(r"!\s?!", text):
+        return "written", text.replace(" ", "")
     text = re.sub(r"\\[,;: ]", " ", PATTERN.IN_TEXT.sub(r" \1 ", text))
     text = re.sub(r"\A(-?)\\?([$€£¥₹])\s?([0-9.,]+)\Z", r"\1\3 \2", text)
     text = " ".join(PATTERN.FEET.sub(r"\1 ft \2 in", text).split())
@@ -234,9 +248,11 @@ def verdict(gold_text: str, content: str) -> str | None:
     if not gold and is_code(*texts):
         return "ok" if _written(texts[0]) == _written(texts[1]) else "wrong"
     kinds = [each[0] if each else "" for each in (gold, answer)]
-    if "cases" in kinds:
+    if "written" in kinds:
         return "ok" if gold == answer else "unparsed"
-    if kinds == ["words", "words"]:
+    # Capitals and what stands in \text are no products of unknowns.
+    is_word = kinds[0] == "words" and (texts[0].isupper() or texts[0] != gold_text.strip())
+    if kinds == ["words", "words"] or is_word:
         return "ok" if gold == answer else "wrong"
     if "time" in kinds and kinds != ["ratio", "time"]:
         if kinds != ["time", "time"]:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from workbench.utils.bounds import Count, CountOrZero, Flag, Positive, check_arguments
 from workbench.verifiers.base import Scores, Verifier
-from workbench.verifiers.boxes import after_thinking, last_box, stated, tagged
+from workbench.verifiers.boxes import BOX, PATTERN, after_thinking, last_box, stated, tagged
 from workbench.verifiers.pool import Pool
 
 INTEGER = re.compile("-?[0-9]{1,12}")
@@ -98,6 +98,8 @@ class Math(Verifier):
             return box
         # What stands in answer tags is read without what stands before it.
         inside = tagged(text)
+        if inside is not None and PATTERN.RETRACTS.search(text.rpartition("</answer>")[2]):
+            return BOX + "}"
         return stated(text if inside is None else inside, whole=inside is not None)
 
     def _ask(self, pairs: list[Pair]) -> dict[Pair, str]:
