@@ -1000,6 +1000,23 @@ CASES = [
         (r"42 \checkmark", "42", True),
         (r"42\quad\checkmark", "42", True),
     ),
+    *(
+        ("another number beside a box", response, "12", right)
+        for response, right in (
+            (r"\boxed{12} or 13", False),
+            (r"Either \boxed{12} or 13.", False),
+            (r"$x=\boxed{12}$ or $x=13$", False),
+            (r"13 or \boxed{12}", False),
+            (r"$13$ or $\boxed{12}$", False),
+            (r"x = 13 or x = \boxed{12}", False),
+            (r"12 or \boxed{12}", True),
+            (r"\boxed{12} or 12.0", True),
+            (r"\boxed{12} or 1200\%", True),
+            (r"It is \boxed{12} or so", True),
+            (r"Is it 13 or 14? It is \boxed{12}", True),
+            (r"\boxed{12}. Either 3 or 4 would be too few.", True),
+        )
+    ),
 ]  # fmt: skip
 
 # (response, gold answer): why Math-Verify judges it otherwise. Where the text has no box, this

@@ -98,9 +98,15 @@ def last_box(text: str) -> str | None:
         if not opened or not closed:
             break
         behind, after = behind - len(opened[0]), closed.end()
-    if _goes_into(text[max(0, behind - 100) : behind].rpartition("\n")[2]):
+    front = text[max(0, behind - 100) : behind]
+    if _goes_into(front.rpartition("\n")[2]):
         return BOX + "}"
-    return BOX + ",".join(dict.fromkeys(held)) + "}"
+    content = ",".join(dict.fromkeys(held))
+    # Another number beside the one in the box is a second answer.
+    for beside in (PATTERN.OR_BEHIND.match(text, after), PATTERN.OR_BEFORE.search(front)):
+        if beside and PATTERN.INTEGER.fullmatch(content) and beside[1] != content:
+            return BOX + "}"
+    return BOX + content + "}"
 
 
 def _as_unit(words: str) -> str:
