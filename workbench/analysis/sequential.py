@@ -176,6 +176,7 @@ def readings(
     level: float = ALPHA,
     band: float = BAND,
     errors: Mapping[str, float] | None = None,
+    left_out: int = 0,
 ) -> dict[str, Reading]:
     """What the looks at several arms say, corrected for there being several.
 
@@ -193,6 +194,9 @@ def readings(
         How far, on the log scale, a ratio may be off by what the pairs have in common, such as the
         error of tuning. The interval is so much wider on both sides, and the test is that the ratio
         lies within this distance of 1.
+    left_out : int
+        Arms of the same comparison that are not given: they count in the correction, as if they
+        were the last to be decided.
 
     Returns
     -------
@@ -215,7 +219,7 @@ def readings(
         nearest = float(np.clip(ratio.value, 1 / factors[arm], factors[arm]))
         p = 1.0 if nearest == ratio.value else ratio.p_value(nearest)
         ps[arm] = overall(p, ratio.n, looks) if ratio.n in levels else np.nan
-    corrected = dict(zip(ps, holm(list(ps.values()))))
+    corrected = dict(zip(ps, holm([*ps.values(), *[1.0] * left_out])))
     found = {}
     for arm, ratio in ratios.items():
         # Before the first look the interval is shown at the level of that look, and decides

@@ -203,6 +203,9 @@ class Trial:
         self._tuning_lab = pickle_lab(self.settings.tuning_lab)
         self._found: dict[TrialRun, Curve | None] = {}  # so that no run is read twice
         self._failed: dict[str, str] = {}
+        # The directories of trials beside this one, whose runs are used where they are the same.
+        plans = sorted(self.out.parent.glob(f"*/{PLAN}"))
+        self._beside = [plan.parent for plan in plans if plan.parent != self.out]
         self._state = self.make_state()
         if self._ledger:
             rows, free = self._ledger.begun(self.out, *self._ideas())
@@ -211,9 +214,6 @@ class Trial:
         # Of each run made by this object: whether it belongs to the tuning, and its seconds, those
         # of training and all others.
         self._seconds: list[tuple[bool, float, float]] = []
-        # The directories of trials beside this one, whose runs are used where they are the same.
-        plans = sorted(self.out.parent.glob(f"*/{PLAN}"))
-        self._beside = [plan.parent for plan in plans if plan.parent != self.out]
         self._check_directory()
         self._check_arms()
 
@@ -221,7 +221,14 @@ class Trial:
 
     def make_state(self) -> TrialState:
         """The state by what was found so far."""
-        return TrialState(self.settings, dict(self._found), dict(self._failed))
+        # Who leaves an arm out has looked at it all the same, if it came to the comparison.
+        earlier = self._recorded_plan().get("arms", {}).keys() - self.settings.arms.keys()
+        places = [folder / "runs" for folder in (self.out, *self._beside)]
+        left_out = sum(
+            any((place / to_folder(label)).exists() for place in places) for label in earlier
+        )
+        found, failed = dict(self._found), dict(self._failed)
+        return TrialState(self.settings, found, failed, left_out=left_out)
 
     def look(self) -> TrialState:
         """The state by what is on the disk now. Each run that is over is read once."""
