@@ -21,7 +21,7 @@ import pandas as pd
 from workbench.analysis.curves import Curve
 from workbench.analysis.forecast import AHEAD, Forecast, forecast
 from workbench.analysis.intervals import POWER, Measurement, holm, smallest_change, welch
-from workbench.analysis.sequential import ALPHA, verdicts
+from workbench.analysis.sequential import ALPHA, ROUNDING, verdicts
 from workbench.analysis.sources import logs
 from workbench.analysis.sources.columns import NO_SEED, Along, curves_of, words
 from workbench.analysis.sources.log import Log
@@ -37,7 +37,6 @@ CHANGES = (5, 10, 20)  # percent
 MANY = 10_000  # seeds from which on the normal approximation is exact enough
 LONGEST_LINE = 20  # characters of a label, so that a small figure has room for it
 UNLIKE = 20  # an arm whose scores are so many times another's may be in another unit
-ROUNDING = 1e-9  # an interval whose ends differ by less, as a share, has no width
 
 
 @dataclass(frozen=True)
