@@ -4,7 +4,10 @@ import copy
 import functools
 import hashlib
 import importlib.util
+import os
 import pickle
+import subprocess
+import sys
 import threading
 import types
 from pathlib import Path
@@ -193,6 +196,110 @@ def test_a_fingerprint_is_that_of_the_code_and_of_what_it_uses(tmp_path, old, ne
     before = fingerprint(as_method(defined(tmp_path, CODE)))
     after = fingerprint(as_method(defined(tmp_path, CODE.replace(old, new) if old else CODE)))
     assert (before == after) is same
+
+
+CONSTANTS = """
+import enum
+import re
+from collections import deque
+from decimal import Decimal
+from fractions import Fraction
+import pandas as pd
+import torch
+
+class Colour(enum.Enum):
+    RED = {0}
+    BOTH = frozenset(["{0}", "b", "c", "d"])
+
+class Point:
+    def __init__(self, x):
+        self.x = x
+
+VALUE = {1}
+
+class Mine(Slot):
+    CLASS = VALUE
+    def select(self, rollouts, context):
+        return Selection(np.array([VALUE]))
+"""
+KINDS = [
+    're.compile("[0-{0}]")',
+    're.compile(b"x", {0})',
+    're.compile("x" * 300 + "{0}")',
+    '[re.compile("{0}")]',
+    'b"{0}"',
+    '{{"a": bytearray(b"{0}")}}',
+    "torch.tensor([{0}.5], dtype=torch.bfloat16, requires_grad=True)",
+    "pd.DataFrame({{'a': [{0}, None]}}, index=['x', 'y'])",
+    "{{'a': pd.Series([1], index=['{0}'])}}",
+    "pd.Index([{0}])",
+    "deque([1, deque([{0}])])",
+    "Fraction(1, {0})",
+    "Decimal('{0}')",
+    "({0} + 1j, range({0}))",
+    "Colour.RED",
+    "{{Colour.BOTH}}",
+    "{{'words': {{'a', 'b', 'c', '{0}'}}}}",
+    "{{frozenset(['a', 'b', 'c', '{0}']), Point({0})}}",
+    "{{frozenset(['a', 'b', 'c', '{0}']): 1, print: 2}}",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_edited_constant_of_any_usual_kind_is_another_arm(kind, tmp_path):
+    def of(number, kind=kind):
+        code = CONSTANTS.format(2 if "Colour" not in kind else number, kind.format(number))
+        return fingerprint(defined(tmp_path, code)())
+
+    assert of(2) == of(2) != of(3)
+    # Also as the argument of an object of one's own.
+    as_argument = f"Point({kind})"
+    assert of(2, as_argument) == of(2, as_argument) != of(3, as_argument)
+
+
+@pytest.mark.parametrize("kind", ["np.random.default_rng()", "object()", "torch.Generator()"])
+def test_what_has_a_state_and_no_content_does_not_count(kind, tmp_path):
+    """Otherwise a trial could not go on: such objects differ in every process."""
+    mine = defined(tmp_path, CONSTANTS.format(2, kind))
+    before = fingerprint(mine())
+    names = mine.select.__globals__
+    names["VALUE"] = mine.CLASS = eval(kind, names)
+    assert fingerprint(mine()) == before
+
+
+@pytest.mark.slow
+def test_fingerprints_are_the_same_in_every_process(tmp_path):
+    code = "import numpy as np\nfrom workbench.slots import Selection, Slot\n"
+    listed = ", ".join(kind.format(2) for kind in KINDS)
+    code += CONSTANTS.format(2, f"[{listed}, {{print, repr}}, Point]")
+    code += """
+from dataclasses import dataclass
+from workbench.trials.fingerprints import fingerprint
+
+@dataclass(frozen=True)
+class First:
+    a: int | None = 1
+
+@dataclass(frozen=True)
+class Second:
+    b: int = 2
+
+ONE, TWO, THREE = Point(1), Point(2), Point(3)
+
+class Using(Mine):
+    def join(self):
+        return [First(), Second(), ONE, TWO, THREE, np.add, self.select]
+
+print(fingerprint(Using()))
+"""
+    (tmp_path / "script.py").write_text(code)
+    found = set()
+    for seed in "12":
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.getcwd()}
+        command = [sys.executable, str(tmp_path / "script.py")]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        found.add(done.stdout.strip())
+    assert len(found) == 1 and len(found.pop()) == 16
 
 
 def test_a_fingerprint_stays_when_the_object_is_copied_or_pickled(tmp_path):

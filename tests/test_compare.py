@@ -10,6 +10,7 @@ import pytest
 import trl
 from scipy import stats
 from trl_cases import dataset, trainer
+from written_records import write
 
 import workbench as wb
 from workbench import methods
@@ -335,6 +336,25 @@ def test_records_agree_with_the_comparison_of_records():
         assert row[mine] == pytest.approx(expected[theirs])
 
 
+def test_records_with_other_held_out_problems_are_refused_as_by_the_comparison_of_records(tmp_path):
+    for seed, end in enumerate((0.5, 0.75)):
+        for label, problems in {"a": "pq", "b": "qp", "hard": "rs"}.items():
+            reward = {"reward": [0.1, end]}
+            scores = ((0, 0.25), (2, end))
+            write(tmp_path, label, seed, scores=scores, problems=problems, columns=reward)
+    runs = {label: tmp_path / label for label in ("a", "b", "hard")}
+    for refused in (runs, {label: runs[label] for label in ("hard", "a")}):
+        with pytest.raises(ValueError, match=r"seed-0: other held-out problems than .*seed-0 has$"):
+            wb.compare(refused)
+    with pytest.raises(ValueError, match="other held-out problems"):
+        wb.seeds_needed([runs["a"], runs["hard"]], y="greedy")
+    # Rewards are those of training, and other trainers do not say what their problems are.
+    assert wb.compare(runs, y="reward").y == "reward"
+    logged = csv(tmp_path / "theirs.csv", [0.1, 0.2], steps=[0, 9], accuracy=[0.1, 0.2])
+    theirs = {"a": runs["a"], "theirs": logged, "b": runs["b"]}
+    assert wb.compare(theirs, x={"a": "round", "theirs": "step", "b": "round"}).y == "accuracy"
+
+
 # Answers
 
 
@@ -523,6 +543,75 @@ def test_seeds_may_be_texts_and_belong_to_one_run(tmp_path):
         wb.compare({"a": {0: runs["a"]}, "b": runs["b"]})
     with pytest.raises(ValueError, match="a seed of a='x'"):
         wb.compare({"a": {"x": paths["a"][0]}, "b": runs["b"]})
+
+
+def long_table(path, ends, seeds=None, order="seed"):
+    """Runs in one table, with their seeds in a column."""
+    rows = [
+        {"seed": seed, "step": step, "reward": value}
+        for seed, end in zip(seeds or range(len(ends)), ends)
+        for step, value in enumerate(np.linspace(0.1, end, 11))
+    ]
+    pd.DataFrame(rows).sort_values(order, kind="stable").to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize("order", ["seed", "step"])
+def test_a_table_with_seeds_in_a_column_is_as_many_runs(order, tmp_path):
+    ends = {"b": [0.5, 0.52, 0.55, 0.6], "a": [0.55, 0.58, 0.61, 0.64]}
+    found = wb.compare({n: long_table(tmp_path / f"{n}.csv", ends[n], order=order) for n in "ba"})
+    apart = wb.compare({n: arm(tmp_path, n, ends[n]) for n in "ba"})
+    assert [curve.seed for curve in found.curves["a"]] == [0, 1, 2, 3]
+    assert found.table["paired"].tolist() == [True] and found.table["seeds"].tolist() == [4]
+    same = ["difference", "difference_low", "difference_high", "p", "verdict"]
+    pd.testing.assert_frame_equal(found.table[same], apart.table[same])
+    assert not any("goes back" in note for note in found.notes)
+
+
+def test_a_column_seed_says_the_seed_of_a_run_or_that_there_are_several(tmp_path):
+    # Also where the name says another one, and where rows of another kind have none.
+    named = long_table(tmp_path / "a-seed-5.csv", [0.5], seeds=[3])
+    rows = tmp_path / "b.jsonl"
+    rows.write_text('{"seed": 4}\n{"step": 0, "reward": 0.1}\n{"step": 1, "reward": 0.2}\n')
+    assert [logs(path)[0].seed for path in (named, rows)] == [3, 4]
+    # Neither a text nor a number that is drawn for every step is that of a run.
+    for values in (["x"] * 3, [7.5, 1, 2], [[1], [1], [2]]):
+        lines = [{"seed": seed, "step": i, "reward": 0.1} for i, seed in enumerate(values)]
+        rows.write_text("\n".join(map(json.dumps, lines)))
+        assert [log.seed for log in logs(rows)] == [None]
+    several = [long_table(tmp_path / f"{name}.csv", [0.5, 0.6]) for name in "cd"]
+    with pytest.raises(ValueError, match=r"c\.csv is given twice"):
+        wb.compare({"c": several[0], "d": several})
+    with pytest.raises(ValueError, match="has 2 runs, so 0 is no seed"):
+        wb.compare({"c": {0: several[0]}, "d": several[1]})
+    several[0].write_text(several[0].read_text().replace("\n1,", "\n,"))
+    assert len(logs(several[0])) == 1
+    several[1].write_text(several[1].read_text().replace("\n1,", "\n1.5,"))
+    with pytest.raises(ValueError, match=r"d\.csv: its column seed has .*1\.5.* every row"):
+        logs(several[1])
+
+
+@pytest.mark.parametrize(
+    "place, seed",
+    [
+        ("Qwen2.5-0.5B-GRPO-seed-3/trainer_state.json", 3),
+        ("qwen2.5-s4/metrics.jsonl", 4),
+        ("Qwen2.5-0.5B/metrics.jsonl", None),
+        ("seed-5/a-seed-6.csv", 6),
+        ("a/qwen2.5-seed-7.csv", 7),
+        ("seed-8/run/metrics.jsonl", None),
+    ],
+)
+def test_a_seed_is_that_of_the_file_or_of_its_folder(place, seed, tmp_path):
+    path = tmp_path / place
+    path.parent.mkdir(parents=True)
+    rows = [{"step": step, "reward": 0.1} for step in range(3)]
+    state = {"global_step": 2, "max_steps": 2, "log_history": rows}
+    texts = {".json": json.dumps(state), ".csv": pd.DataFrame(rows).to_csv(index=False)}
+    path.write_text(texts.get(path.suffix, "\n".join(map(json.dumps, rows))))
+    assert [log.seed for log in logs(path)] == [seed]
+    if path.suffix != ".csv":
+        assert [log.seed for log in logs(path.parent)] == [seed]
 
 
 def test_rows_of_responses_and_costs_of_single_steps_are_refused(tmp_path):

@@ -16,6 +16,7 @@ from workbench.analysis.intervals import (
     smallest_change,
     welch,
 )
+from workbench.reports.tables import compared
 
 VALUES = st.lists(st.floats(-100, 100), min_size=2, max_size=12)
 
@@ -240,6 +241,19 @@ def test_a_gain_is_decided_as_by_students_test():
     table = pd.DataFrame([row])
     assert sequential.verdicts_on_gains(table, level=1.001 * p).tolist() == ["better"]
     assert sequential.verdicts_on_gains(table, level=0.999 * p).tolist() == ["open"]
+
+
+@pytest.mark.parametrize("gain", [0.0625, -0.1, 0.1 + 0.2, 0.0])
+def test_gains_without_any_spread_tell_no_error_and_stay_open(gain):
+    rows = [
+        Measurement(np.array([gain, again])).columns("difference", n="pairs")
+        for again in (gain, np.nextafter(gain, 1))
+    ]
+    clear = {"difference": 0.2, "low": 0.19, "high": 0.21, "pairs": 5}
+    table = pd.DataFrame([*rows, clear, {}])
+    assert sequential.verdicts_on_gains(table).fillna("").tolist() == ["open", "open", "better", ""]
+    texts = compared(table.assign(n=2, mean=0.5, half=0.1, better=1.0), baseline=3)
+    assert texts["verdict"].tolist() == ["open", "open", "better", ""]
 
 
 @pytest.mark.parametrize("n", [12, 20])

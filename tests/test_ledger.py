@@ -35,7 +35,9 @@ def charge(ledger, name, label="mine", idea="a", reserved=20, first_seed=None):
 
 
 def win(ledger, name, label="mine"):
-    ledger.settle(ledger.path.parent / name, {label: {"verdict": "better", "ratio": 0.8}})
+    out = ledger.path.parent / name
+    [first_seed] = {idea["first_seed"] for idea in ledger.ideas if idea["trial"] == f"../{name}"}
+    ledger.settle(out, first_seed, {label: {"verdict": "better", "ratio": 0.8}})
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -72,6 +74,36 @@ def test_an_idea_under_another_name_or_in_another_place_is_charged_again(tmp_pat
     assert (row["number"], row["again"], row["first_seed"]) == (2, 1, FIRST + 20)
     assert charge(ledger, "three", "shortest")["again"] == 2
     assert charge(ledger, "four", "new", idea="b")["again"] is None
+
+
+def test_another_idea_in_a_directory_that_was_emptied_is_charged_and_has_fresh_seeds(tmp_path):
+    ledger = Ledger(tmp_path / "ideas")
+    out = tmp_path / "one"
+
+    def again(ideas, against="grpo", reserved=20):
+        return ledger.charge(out, ideas, against, reserved, None)
+
+    first = again({"mine": "a", "other": "b"})
+    win(ledger, "one")
+    first = ledger.of_trial(out, FIRST)
+    # The same trial goes on, also with fewer of its arms, and with fewer seeds.
+    assert again({"mine": "a", "other": "b"}) == again({"other": "b"}) == first
+    assert again({"mine": "a"}, reserved=8) == first and len(ledger.table) == 2
+    # An edited idea takes the other arm of its trial along, since they share the fresh seeds.
+    edited = again({"mine": "A", "other": "b"})
+    assert [row["number"] for row in edited.values()] == [3, 4]
+    assert {row["first_seed"] for row in edited.values()} == {FIRST + 20}
+    assert edited["mine"]["verdict"] is edited["mine"]["again"] is None
+    assert edited["other"]["again"] == 2 and edited["mine"]["level"] == level_of(3, [1], 0.05)
+    # So do another baseline or lab, and seeds beyond those that were set aside.
+    for number, options in enumerate(({"against": "pods"}, {"reserved": 21}), 5):
+        row = again({"mine": "a"}, **options)["mine"]
+        assert (row["number"], row["first_seed"]) == (number, FIRST + 20 * (number - 3))
+    # What was found is written beside the trial that found it, and each of them goes on.
+    ledger.settle(out, FIRST + 20, {"mine": {"verdict": "open"}})
+    assert ledger.table["verdict"].fillna("").tolist() == ["better", "", "open", "", "", ""]
+    assert again({"mine": "A"}) == ledger.of_trial(out, FIRST + 20)
+    assert again({"mine": "a"})["mine"]["number"] == 6 and len(ledger.table) == 6
 
 
 def test_nobody_gets_seeds_that_were_looked_at(tmp_path):
@@ -160,6 +192,20 @@ def test_a_trial_that_is_not_run_costs_nothing_and_one_of_the_baseline_neither(t
     assert trial.settings.first_seed == FIRST and not ledger.exists()
     wb.trial({"same": "grpo"}, lab=lab(), out=tmp_path / "b", ledger=ledger, **SMALL)
     assert Ledger(ledger).table.empty
+
+
+def test_a_trial_knows_before_it_runs_whether_the_ledger_has_its_ideas(tmp_path):
+    """A call that only looks has the seeds and the levels of its own ideas, and of no others."""
+    options = {"lab": lab(), "out": tmp_path / "one", "ledger": tmp_path / "ideas", **SMALL}
+    trial = Trial({"mine": EverySecond}, **options)
+    trial._charge()
+    assert Trial({"mine": EverySecond}, **options).settings.levels == trial.settings.levels
+    other = Trial({"mine": edited}, **options).settings
+    assert (other.first_seed, other.levels) == (FIRST + 2, {})
+    assert (trial.settings.first_seed, [*trial.settings.levels]) == (FIRST, ["mine"])
+    # Another lab is another trial too.
+    options["lab"] = wb.labs.tiny(pool=16, levels=(1,), held_out=30, samples=8)
+    assert Trial({"mine": EverySecond}, **options).settings.first_seed == FIRST + 2
 
 
 @pytest.mark.long

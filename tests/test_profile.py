@@ -417,6 +417,28 @@ def test_a_lab_is_sampled_and_its_responses_are_kept(tmp_path):
     assert profile.plot().get_xlabel() == "success rate"
 
 
+@pytest.mark.slow
+def test_a_part_that_is_not_what_was_asked_is_named(tmp_path):
+    out = tmp_path / "out"
+    wb.profile(small_lab(), samples=2, problems=12, out=out)
+    first, second = sorted(out.glob("*.parquet"))
+    parts = {path: path.read_bytes() for path in (first, second)}
+    rows = pd.read_parquet(second)
+    cut = rows.iloc[:-1].to_parquet()
+    doubled = pd.concat([rows, rows]).to_parquet()
+    wrong = [(first, parts[second]), (second, parts[first]), (second, cut), (second, doubled)]
+    for path, data in wrong:
+        path.write_bytes(data)
+        with pytest.raises(wb.records.RecordError, match=f"{path.name}.*than asked"):
+            wb.Profile.read(out)
+        path.write_bytes(parts[path])
+    # The order of the rows says nothing, and parts that are not made yet are said.
+    second.write_bytes(rows[::-1].to_parquet())
+    assert wb.Profile.read(out).table["samples"].tolist() == [2] * 12
+    second.unlink()
+    assert wb.Profile.read(out).notes == ["4 problems are not sampled yet"]
+
+
 @pytest.mark.long
 def test_a_killed_profile_goes_on(tmp_path):
     whole = wb.profile(small_lab(), samples=4)

@@ -383,6 +383,41 @@ def test_a_run_of_another_definition_is_refused_in_ones_own_directory_alone(tmp_
     assert trial.look().found == {run: None}
 
 
+@pytest.mark.slow
+def test_an_arm_that_a_later_call_leaves_out_stays_in_the_correction(tmp_path, monkeypatch):
+    counted = []
+
+    def answers(family, records, *, left_out, **options):
+        counted.append((sorted(family), left_out))
+        return {}
+
+    monkeypatch.setattr("workbench.trials.answer.answers", answers)
+    out = tmp_path / "mine"
+    arms = {name: wb.methods.grpo(n=n) for n, name in enumerate(["a", "b, c", "tuned"], 2)}
+    out.mkdir()
+    Trial(arms, out=out)._write_plan()
+
+    def correction(*names):
+        """What the arms of a call are corrected for, were they compared."""
+        state = Trial({name: arms[name] for name in names}, out=out).make_state()
+        records = {label: {0: None} for label in state.settings.arms}
+        vars(state).update(target=0.5, tunings={}, records=records)
+        assert state.answers == {}
+        return counted.pop()
+
+    # What never came to the comparison has no answer that anybody looked at.
+    assert correction("a") == (["a"], 0)
+    for folder in (out / "runs" / "a", out / "runs" / "b,%20c", out / "tuning" / "tuned"):
+        folder.mkdir(parents=True)
+    assert correction("a") == (["a"], 1)
+    assert correction("a", "b, c") == (["a", "b, c"], 0)
+    assert correction("tuned") == (["tuned"], 2)
+    # Runs of a trial beside this one count where they are.
+    (out.parent / "beside" / "runs" / "tuned").mkdir(parents=True)
+    (out.parent / "beside" / "trial.json").write_text("{}")
+    assert correction("a") == (["a"], 2)
+
+
 @pytest.mark.parametrize("luck", range(8))
 def test_an_arm_that_makes_the_runs_of_the_baseline_is_tuned_to_the_same_rate(luck, tmp_path):
     mine = wb.methods.grpo().but(name="mine", selector=Alike())

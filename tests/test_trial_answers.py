@@ -129,6 +129,23 @@ def test_verdicts_follow_holm():
     assert pd.isna(words["baseline"])
 
 
+def test_arms_that_are_not_given_count_in_the_correction():
+    logs = np.random.default_rng(1).normal(0, 0.15, (3, 8))
+    # p is .027 for a, whatever the draws, and far larger for the others.
+    logs = logs - logs.mean(axis=1, keepdims=True) + [[0.0], [0.01], [0.01]]
+    logs[0] -= 0.97 * logs[0].std(ddof=1)
+    arms = {label: Measurement(np.exp(row), "ratio") for label, row in zip("abc", logs)}
+    together, alone = sequential.readings(arms, (8,)), sequential.readings({"a": arms["a"]}, (8,))
+    assert together["a"].p < 0.05 < together["a"].p_holm == 3 * together["a"].p
+    assert (alone["a"].verdict, together["a"].verdict) == ("better", "open")
+    # The smallest p-value of all stays what it was; no other one becomes smaller.
+    for left in (["a"], ["b"], ["a", "c"], ["a", "b", "c"]):
+        few = {label: arms[label] for label in left}
+        for label, found in sequential.readings(few, (8,), left_out=3 - len(few)).items():
+            assert found.p_holm >= together[label].p_holm
+            assert label != "a" or found.p_holm == together[label].p_holm
+
+
 def test_verdicts_on_gains_are_those_of_students_test_after_holm():
     rng = np.random.default_rng(2)
     rows, ps = [], []
@@ -198,6 +215,9 @@ def test_what_would_have_been_seen_is_what_the_correction_leaves(grpo):
     # An arm is surely decided at the level that is divided by the number of open ones.
     strict = look(arms["vip"], grpo, level=0.05 / still_open, **options)
     assert together["vip"].resolves == pytest.approx(strict.resolves)
+    # Those that are counted without being given leave less as well.
+    left_out = look(arms["vip"], grpo, left_out=still_open - 1, **options)
+    assert left_out.resolves == pytest.approx(strict.resolves) and left_out.arms == still_open
 
 
 @pytest.mark.slow

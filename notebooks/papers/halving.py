@@ -65,7 +65,14 @@ class Search(Trial):
     def make_state(self) -> SearchState:
         """The state by what was found so far."""
         state = super().make_state()
-        return SearchState(state.settings, state.found, state.failed, self.invited, self.finalists)
+        return SearchState(
+            state.settings,
+            state.found,
+            state.failed,
+            self.invited,
+            self.finalists,
+            left_out=state.left_out,
+        )
 
     @property
     def rungs(self) -> pd.DataFrame:

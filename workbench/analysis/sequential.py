@@ -45,6 +45,7 @@ SHAPE = 2.0
 BAND = 0.10
 # 5 % is then known to within .1 % (three standard errors).
 DRAWS = 400_000
+ROUNDING = 1e-9  # an interval whose ends differ by less, as a share, has no width
 # Below this level too few draws are left, and the union of all looks bounds the error: it is at
 # most the sum of the nominal levels.
 RARE = 1e-4
@@ -176,6 +177,7 @@ def readings(
     level: float = ALPHA,
     band: float = BAND,
     errors: Mapping[str, float] | None = None,
+    left_out: int = 0,
 ) -> dict[str, Reading]:
     """What the looks at several arms say, corrected for there being several.
 
@@ -193,6 +195,9 @@ def readings(
         How far, on the log scale, a ratio may be off by what the pairs have in common, such as the
         error of tuning. The interval is so much wider on both sides, and the test is that the ratio
         lies within this distance of 1.
+    left_out : int
+        Arms of the same comparison that are not given: they count in the correction, as if they
+        were the last to be decided.
 
     Returns
     -------
@@ -215,7 +220,7 @@ def readings(
         nearest = float(np.clip(ratio.value, 1 / factors[arm], factors[arm]))
         p = 1.0 if nearest == ratio.value else ratio.p_value(nearest)
         ps[arm] = overall(p, ratio.n, looks) if ratio.n in levels else np.nan
-    corrected = dict(zip(ps, holm(list(ps.values()))))
+    corrected = dict(zip(ps, holm([*ps.values(), *[1.0] * left_out])))
     found = {}
     for arm, ratio in ratios.items():
         # Before the first look the interval is shown at the level of that look, and decides
@@ -324,8 +329,8 @@ def verdicts_on_gains(table: pd.DataFrame, *, level: float = ALPHA) -> pd.Series
     with np.errstate(divide="ignore", invalid="ignore"):
         t = table["difference"].abs().to_numpy() / half * special.stdtrit(degrees, 0.5 + LEVEL / 2)
     p = 2 * special.stdtr(degrees, -t)
-    # Equal runs have neither a difference nor a spread.
-    p = np.where((half == 0) & (table["difference"] == 0), 1.0, p)
+    # Runs without any spread, such as copies, tell no error.
+    p = np.where(np.isclose(table["low"], table["high"], rtol=ROUNDING, atol=0), 1.0, p)
     found = np.where(table["difference"] > 0, "better", "worse").astype(object)
     found[~(holm(p) <= level)] = "open"
     found[table["difference"].isna()] = np.nan

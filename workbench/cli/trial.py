@@ -130,7 +130,8 @@ def trial(
         told["steps"] = {
             arm: [step._asdict() for step in answer.steps] for arm, answer in done.answers.items()
         }
-        told["ledger"] = list(wb.Ledger(ledger).of_trial(done.out).values()) if ledger else None
+        charged = wb.Ledger(ledger).of_trial(done.out, done.settings.first_seed) if ledger else None
+        told["ledger"] = charged and list(charged.values())
         say(as_json(told | {"tuning": done.tuning.to_dict("records")}))
         raise Exit(status)
     say(f"\n{done}\n")

@@ -146,6 +146,7 @@ def answers(
     level: float = ALPHA,
     ahead: float | None = None,
     errors: Mapping[str, float] | None = None,
+    left_out: int = 0,
 ) -> dict[str, Answer]:
     """What finished runs say of all arms of a trial.
 
@@ -171,6 +172,8 @@ def answers(
         its rounds.
     errors : dict from label to float, optional
         How far, on the log scale, the ratio of an arm may be off by tuning.
+    left_out : int
+        Arms that are not given and count in the correction, see `sequential.readings`.
 
     Returns
     -------
@@ -195,8 +198,8 @@ def answers(
         label: ratio_to_target(mine.values(), others.values()) if mine else NO_PAIR
         for label, (mine, others) in crossed.items()
     }
-    read_off = readings(ratios, looks, level=level, errors=errors)
-    tested = sum(bool(np.isfinite(reading.p)) for reading in read_off.values())
+    read_off = readings(ratios, looks, level=level, errors=errors, left_out=left_out)
+    tested = left_out + sum(bool(np.isfinite(reading.p)) for reading in read_off.values())
     # By Holm's method an arm is decided where its p times the arms still open is at most `level`.
     decided = sum(reading.verdict in ("better", "worse") for reading in read_off.values())
     corrected = nominal_levels(looks, level / max(tested - decided, 1))

@@ -21,7 +21,7 @@ import pandas as pd
 from workbench.analysis.curves import Curve
 from workbench.analysis.forecast import AHEAD, Forecast, forecast
 from workbench.analysis.intervals import POWER, Measurement, holm, smallest_change, welch
-from workbench.analysis.sequential import ALPHA, verdicts
+from workbench.analysis.sequential import ALPHA, ROUNDING, verdicts
 from workbench.analysis.sources import logs
 from workbench.analysis.sources.columns import NO_SEED, Along, curves_of, words
 from workbench.analysis.sources.log import Log
@@ -37,7 +37,6 @@ CHANGES = (5, 10, 20)  # percent
 MANY = 10_000  # seeds from which on the normal approximation is exact enough
 LONGEST_LINE = 20  # characters of a label, so that a small figure has room for it
 UNLIKE = 20  # an arm whose scores are so many times another's may be in another unit
-ROUNDING = 1e-9  # an interval whose ends differ by less, as a share, has no width
 
 
 @dataclass(frozen=True)
@@ -257,7 +256,7 @@ def _arms(runs: Any) -> dict[str, list[Log]]:
         distinct = len(set(names)) == len(names)
         runs = {path.name if distinct else str(path): path for path in listed}
     arms: dict[str, list[Log]] = {}
-    seen = set()
+    seen: set[Path] = set()
     for label, paths in runs.items():
         # A table, and whatever else has no entries, is named as it is, and not by its columns.
         is_one = isinstance(paths, pd.DataFrame) or not isinstance(paths, Iterable)
@@ -270,6 +269,13 @@ def _arms(runs: Any) -> dict[str, list[Log]]:
                 kind = type(path).__name__
                 raise ValueError(f"runs: {label} has a {kind}; the path of a log is needed")
             found = logs(path)
+            # A table may have several runs, so that the path of each of them is one.
+            places = {log.path.resolve(): log.path for log in found}
+            for twice in places.keys() & seen:
+                raise ValueError(
+                    f"runs: {places[twice]} is given twice, and would be counted twice"
+                )
+            seen |= places.keys()
             if seed is not None:
                 # Keys of JSON are texts.
                 seed = int(seed) if isinstance(seed, str) and seed.isdecimal() else seed
@@ -280,10 +286,6 @@ def _arms(runs: Any) -> dict[str, list[Log]]:
             group += found
         if not group:
             raise ValueError(f"runs: {label} has no path")
-        for log in group:
-            if log.path.resolve() in seen:
-                raise ValueError(f"runs: {log.path} is given twice, and would be counted twice")
-            seen.add(log.path.resolve())
         arms[str(label)] = group
     return arms
 

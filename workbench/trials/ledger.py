@@ -115,16 +115,33 @@ class Ledger:
         """
         return pd.DataFrame(self.ideas, columns=COLUMNS).convert_dtypes()
 
-    def of_trial(self, out: Path) -> dict[str, dict[str, Any]]:
-        """The ideas of the trial in this directory, by label."""
+    def of_trial(self, out: Path, first_seed: int) -> dict[str, dict[str, Any]]:
+        """The ideas of the trial in this directory with these fresh seeds, by label."""
         place = os.path.relpath(out, self.path)
-        return {idea["label"]: idea for idea in self.ideas if idea["trial"] == place}
+        of_trial = (place, first_seed)
+        listed = self.ideas
+        return {i["label"]: i for i in listed if (i["trial"], i["first_seed"]) == of_trial}
 
-    def seed_of(self, out: Path) -> int:
-        """The first seed of a trial, or for a new one the first behind all that were given away."""
-        for idea in self.of_trial(out).values():
-            return idea["first_seed"]
-        return max((idea["first_seed"] + idea["reserved"] for idea in self.ideas), default=FIRST)
+    def begun(
+        self, out: Path, ideas: dict[str, str], against: str, reserved: int
+    ) -> tuple[dict[str, dict[str, Any]], int]:
+        """The ideas of the trial that goes on in this directory, and the first of its fresh seeds.
+
+        Another idea under a label, another baseline or lab, and more seeds are another trial, even
+        where the directory was emptied. It has no ideas yet, and the seed is the first free one.
+        """
+        listed, place = self.ideas, os.path.relpath(out, self.path)
+        tried = dict.fromkeys(idea["first_seed"] for idea in listed if idea["trial"] == place)
+        for first_seed in reversed(tried):
+            known = self.of_trial(out, first_seed)
+            if all(
+                idea["idea"] == ideas.get(label, idea["idea"])
+                and idea["against"] == against
+                and reserved <= idea["reserved"]
+                for label, idea in known.items()
+            ):
+                return known, first_seed
+        return {}, max((idea["first_seed"] + idea["reserved"] for idea in listed), default=FIRST)
 
     def charge(
         self, out: Path, ideas: dict[str, str], against: str, reserved: int, first_seed: int | None
@@ -149,7 +166,7 @@ class Ledger:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         with FileLock(self.path / "ledger.lock"):
-            known = self.of_trial(out)
+            known, free = self.begun(out, ideas, against, reserved)
             if known.keys() >= ideas.keys():
                 return known
             if known:
@@ -157,7 +174,6 @@ class Ledger:
                     f"arms: {', '.join(ideas.keys() - known.keys())} cannot join a trial of the "
                     "ledger that has begun, since its seeds were looked at; name another directory"
                 )
-            free = self.seed_of(out)
             first_seed = free if first_seed is None else first_seed
             listed = self.ideas
             for old in listed:
@@ -177,14 +193,14 @@ class Ledger:
                 row |= {"reserved": reserved, "trial": os.path.relpath(out, self.path)}
                 listed.append(row)
             self._write(listed)
-        return self.of_trial(out)
+        return self.of_trial(out, first_seed)
 
-    def settle(self, out: Path, found: dict[str, dict[str, Any]]) -> None:
+    def settle(self, out: Path, first_seed: int, found: dict[str, dict[str, Any]]) -> None:
         """Write down what came of the ideas of a trial: verdict, ratio, low, high, seeds."""
         with FileLock(self.path / "ledger.lock"):
             listed = self.ideas
             place = os.path.relpath(out, self.path)
             for idea in listed:
-                if idea["trial"] == place and idea["label"] in found:
-                    idea |= found[idea["label"]]
+                if (idea["trial"], idea["first_seed"]) == (place, first_seed):
+                    idea |= found.get(idea["label"], {})
             self._write(listed)

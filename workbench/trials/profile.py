@@ -385,6 +385,10 @@ def _stored(folder: Path) -> Profile:
         with reading(path):
             part = pq.read_table(pa.BufferReader(files.read_ordinary(path)))
             parts.append(part.to_pandas())
+            # A copy of another part would count that one's problems twice.
+            batch = asked["problem"][BATCH * int(path.stem) :][:BATCH]
+            if sorted(parts[-1]["problem"]) != sorted(batch.repeat(settings["samples"])):
+                raise ValueError("it has other problems, or other numbers of samples, than asked")
     if not parts:
         raise ValueError(f"path={str(folder)!r}: nothing was sampled yet")
     rollouts = pd.concat(parts, ignore_index=True)

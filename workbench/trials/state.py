@@ -204,11 +204,14 @@ class TrialState:
         The runs that are over; None for one whose loss was not finite.
     failed : dict from label to text
         Arms that cannot run, and why.
+    left_out : int
+        How many arms earlier calls compared here that are not among those of the settings.
     """
 
     settings: Settings
     found: Mapping[TrialRun, Curve | None]
     failed: Mapping[str, str] = field(default_factory=dict)
+    left_out: int = field(default=0, kw_only=True)
 
     @cached_property
     def runnable(self) -> list[str]:
@@ -329,15 +332,15 @@ class TrialState:
         if self.target is None or not baseline:
             return {}
         # A ledger has divided its budget already, so each of its arms is looked at alone.
-        families = [(arms, settings.level)]
+        families = [(arms, settings.level, self.left_out)]
         if settings.levels is not None:
-            families = [({label: arms[label]}, settings.levels[label]) for label in arms]
+            families = [({label: arms[label]}, settings.levels[label], 0) for label in arms]
         errors = {
             label: tuned.error_against(self.tunings[settings.baseline])
             for label, tuned in self.tunings.items()
         }
         found: dict[str, Answer] = {}
-        for family, level in families:
+        for family, level, left_out in families:
             found |= answer.answers(
                 family,
                 baseline,
@@ -348,6 +351,7 @@ class TrialState:
                 level=level,
                 ahead=settings.forecast,
                 errors=errors,
+                left_out=left_out,
             )
         return found
 
@@ -447,7 +451,8 @@ class TrialState:
         tuning_pairs = len(settings.tuning_seeds) / 2
         pairs = tuning_pairs + len(seen)
         mean = (tuning_pairs * ratio_of_tuning + seen.sum()) / pairs
-        level = (settings.levels or {}).get(label, settings.level / len(self.undecided))
+        alone = settings.level / (self.left_out + len(self.undecided))
+        level = (settings.levels or {}).get(label, alone)
         return likely_pairs(
             mean,
             math.sqrt(variance / pairs),

@@ -174,10 +174,7 @@ class Trial:
         self._ledger = None if ledger is None else Ledger(ledger, level)
         if self._ledger and self._ledger.path.is_relative_to(self.out):
             raise ValueError(f"ledger={str(ledger)!r}: a directory outside of `out` is needed")
-        charged = self._ledger.of_trial(self.out) if self._ledger else {}
         self._given_seed = first_seed
-        if first_seed is None and self._ledger:
-            first_seed = self._ledger.seed_of(self.out)
         self.settings = Settings(
             arms={arm.label: arm for arm in make_arms(arms, against)},
             lab=lab,
@@ -193,7 +190,7 @@ class Trial:
             columns=columns,
             level=self._ledger.level if self._ledger else ALPHA if level is None else level,
             forecast=forecast,
-            levels={label: row["level"] for label, row in charged.items()} if ledger else None,
+            levels=None if ledger is None else {},
         )
         self._mixed = mixed
         self._workers: Any = {"jobs": jobs, "ray": ray, "gpus": gpus, "report": report}
@@ -206,14 +203,17 @@ class Trial:
         self._tuning_lab = pickle_lab(self.settings.tuning_lab)
         self._found: dict[TrialRun, Curve | None] = {}  # so that no run is read twice
         self._failed: dict[str, str] = {}
+        # The directories of trials beside this one, whose runs are used where they are the same.
+        plans = sorted(self.out.parent.glob(f"*/{PLAN}"))
+        self._beside = [plan.parent for plan in plans if plan.parent != self.out]
         self._state = self.make_state()
+        if self._ledger:
+            rows, free = self._ledger.begun(self.out, *self._ideas())
+            self._enter(rows, free if first_seed is None else first_seed)
         self._figure: tuple[Any, Any] = (None, None)  # the latest, and its place in a notebook
         # Of each run made by this object: whether it belongs to the tuning, and its seconds, those
         # of training and all others.
         self._seconds: list[tuple[bool, float, float]] = []
-        # The directories of trials beside this one, whose runs are used where they are the same.
-        plans = sorted(self.out.parent.glob(f"*/{PLAN}"))
-        self._beside = [plan.parent for plan in plans if plan.parent != self.out]
         self._check_directory()
         self._check_arms()
 
@@ -221,7 +221,14 @@ class Trial:
 
     def make_state(self) -> TrialState:
         """The state by what was found so far."""
-        return TrialState(self.settings, dict(self._found), dict(self._failed))
+        # Who leaves an arm out has looked at it all the same, if it came to the comparison.
+        earlier = self._recorded_plan().get("arms", {}).keys() - self.settings.arms.keys()
+        places = [folder / "runs" for folder in (self.out, *self._beside)]
+        left_out = sum(
+            any((place / to_folder(label)).exists() for place in places) for label in earlier
+        )
+        found, failed = dict(self._found), dict(self._failed)
+        return TrialState(self.settings, found, failed, left_out=left_out)
 
     def look(self) -> TrialState:
         """The state by what is on the disk now. Each run that is over is read once."""
@@ -362,25 +369,31 @@ class Trial:
 
     def _charge(self) -> None:
         """Have the ledger give every arm its level, and the trial its fresh seeds."""
-        baseline, *labels = self._state.compared
-        if self._ledger is None or not labels:
+        if self._ledger is None or len(self._state.compared) < 2:
             return
-        arms = self.settings.arms
-        against = digest_of([arms[baseline].fingerprint, self._lab.fingerprint])
-        ideas = {label: arms[label].fingerprint for label in labels}
-        # Neither its fresh seeds nor those of its tuning belong to any other trial.
-        reserved = max(self.settings.looks[-1], self.settings.n_tuning_seeds)
-        rows = self._ledger.charge(self.out, ideas, against, reserved, self._given_seed)
-        levels = {label: row["level"] for label, row in rows.items()}
-        first_seed = rows[labels[0]]["first_seed"]
-        self.settings = dataclasses.replace(self.settings, first_seed=first_seed, levels=levels)
-        self._state = self.make_state()
+        rows = self._ledger.charge(self.out, *self._ideas(), self._given_seed)
+        self._enter(rows, next(iter(rows.values()))["first_seed"])
         for label, row in rows.items():
             again = f"; it was tried before as idea {row['again']}" if row["again"] else ""
             self._report_line(
                 f"{label} is idea {row['number']} of the ledger, tried at a level of "
                 f"{row['level']:.2g}{again}"
             )
+
+    def _ideas(self) -> tuple[dict[str, str], str, int]:
+        """What a ledger knows the trial by: its ideas, baseline and lab, and how many seeds."""
+        baseline, *labels = self._state.compared
+        arms = self.settings.arms
+        against = digest_of([arms[baseline].fingerprint, self._lab.fingerprint])
+        # Neither its fresh seeds nor those of its tuning belong to any other trial.
+        reserved = max(self.settings.looks[-1], self.settings.n_tuning_seeds)
+        return {label: arms[label].fingerprint for label in labels}, against, reserved
+
+    def _enter(self, rows: dict[str, dict[str, Any]], first_seed: int) -> None:
+        """Take what the ledger has given."""
+        levels = {label: row["level"] for label, row in rows.items()}
+        self.settings = dataclasses.replace(self.settings, first_seed=first_seed, levels=levels)
+        self._state = self.make_state()
 
     def _settle(self) -> None:
         """Write into the ledger what is known now."""
@@ -393,7 +406,7 @@ class Trial:
                 if answer.known
             }
             found |= {label: {"verdict": word} for label, (word, _) in state.excluded.items()}
-            self._ledger.settle(self.out, found)
+            self._ledger.settle(self.out, self.settings.first_seed, found)
 
     def _make_runs(self, work_off: Callable[[Sequence[Case]], None]) -> None:
         """Look, make the runs that are missing, and look again."""

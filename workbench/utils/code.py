@@ -13,17 +13,25 @@ import json
 import sys
 import sysconfig
 import types
+from collections import deque
 from collections.abc import Iterable
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
 from functools import cached_property, partial, singledispatchmethod
 from typing import Any
 
 import numpy as np
 
-from workbench.utils.descriptions import describe
+from workbench.utils.descriptions import describe, name_of
 
 DIGITS = 16
 # What Python itself keeps in a class: where it stands, and what copying and pickling have found.
 OF_PYTHON = {"__slotnames__", "__firstlineno__", "__static_attributes__", "__annotations_cache__"}
+SPELLED = (bytes, bytearray, complex, range, Fraction, Decimal)  # values that their text tells
+PLAIN = (bool, int, float, str, list, tuple, dict, set, frozenset, deque, Enum, np.generic)
+# By one of these methods patterns, frames of pandas and tensors are known.
+TELLING = ("fullmatch", "to_csv", "tolist")
 
 
 def digest_of(data: Any) -> str:
@@ -53,7 +61,7 @@ def own_code(value: Any) -> dict[str, str]:
             if _is_own(part.func):
                 by_place = {f"argument {i}": value for i, value in enumerate(part.args)}
                 _keep_arguments(found, part.func, {**by_place, **part.keywords})
-        elif isinstance(part, list | tuple | set | frozenset):
+        elif isinstance(part, list | tuple | set | frozenset | deque):
             left += part
         elif isinstance(part, dict):
             left += part.values()
@@ -98,8 +106,8 @@ def _keep_arguments(found: dict[str, str], target: Any, arguments: dict[str, Any
     """Keep the text of what one's own class or function was called with, once for each call."""
     for name, value in arguments.items():
         full_name = f"{target.__module__}.{target.__qualname__}.{name}"
-        with contextlib.suppress(ValueError, TypeError):  # it cannot be described
-            text = json.dumps(describe(value), sort_keys=True)
+        with contextlib.suppress(ValueError, TypeError, RuntimeError):  # it cannot be described
+            text = json.dumps(_content(value), sort_keys=True)
             found[full_name] = f"{found.get(full_name, '')}{text}"
 
 
@@ -155,12 +163,13 @@ def _constant(value: Any) -> str:
 
 def _used_by(function: types.FunctionType) -> dict[str, Any]:
     """What a function finds by name outside of itself, and the defaults of its arguments."""
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    # In order, since of two pieces of code with one name, as dataclasses have, the last one counts.
+    names = sorted({name for code in _codes(function.__code__) for name in code.co_names})
     used = {name: function.__globals__[name] for name in names if name in function.__globals__}
     for module in [value for value in used.values() if isinstance(value, types.ModuleType)]:
         if _is_own_module(module.__name__):
             # Of a module only what the code names.
-            found = names & vars(module).keys()
+            found = [name for name in names if name in vars(module)]
             used |= {f"{module.__name__}.{name}": vars(module)[name] for name in found}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         # A name that is bound only later has nothing in its cell yet.
@@ -180,13 +189,40 @@ def _codes(code: types.CodeType) -> Iterable[types.CodeType]:
 
 def _keep_constant(found: dict[str, str], name: str, value: Any) -> None:
     """Keep the text of a plain value and of an object of one's own; code has a text of its own."""
-    if isinstance(value, set | frozenset):
-        value = sorted(map(repr, value))
-    if isinstance(value, types.SimpleNamespace):
-        value = vars(value)
-    plain = (bool, int, float, str, list, tuple, dict, np.generic, np.ndarray)
     # An object of one's own is what its class and its arguments say.
     is_object = not isinstance(value, type) and not inspect.isroutine(value)
-    if isinstance(value, plain) or (is_object and _is_own(type(value))):
-        with contextlib.suppress(ValueError, TypeError):  # it cannot be described
-            found[name] = json.dumps(describe(value), sort_keys=True)
+    is_plain = isinstance(value, (*PLAIN, *SPELLED, types.SimpleNamespace))
+    tells = any(hasattr(type(value), method) for method in TELLING)
+    if is_plain or tells or (is_object and _is_own(type(value))):
+        with contextlib.suppress(ValueError, TypeError, RuntimeError):  # it cannot be described
+            found[name] = json.dumps(_content(value), sort_keys=True)
+
+
+def _content(value: Any) -> Any:
+    """What `describe` says, and what is in values of which that says the class alone, or nothing.
+
+    It is the same in every process, so it has no addresses, and sets have an order.
+    """
+    if isinstance(value, list | tuple | deque):
+        return [_content(each) for each in value]
+    if isinstance(value, dict | types.SimpleNamespace):
+        named = value if isinstance(value, dict) else vars(value)
+        return {_stable(key, str(key)): _content(each) for key, each in named.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(_stable(each, repr(each)) for each in value)
+    if isinstance(value, Enum) and not isinstance(value, str | int | float):
+        return [name_of(type(value)), value.name, _content(value.value)]
+    if _is_own(type(value)):
+        return describe(value)
+    if hasattr(type(value), "fullmatch"):
+        return _content([value.pattern, value.flags])
+    if hasattr(type(value), "to_csv"):
+        return value.to_csv()
+    if hasattr(type(value), "tolist"):
+        return value.tolist()
+    return repr(value) if isinstance(value, SPELLED) else describe(value)
+
+
+def _stable(value: Any, text: str) -> str:
+    """The text of a key or an element, or its content where the text differs between processes."""
+    return str(_content(value)) if " at 0x" in text or "frozenset({" in text else text

@@ -7,16 +7,18 @@ A file has `SOURCE`, its name in words; `fits(path)`, whether a path is such a l
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from workbench.analysis.sources import records, tables, tensorboard, transformers, verl, wandb
-from workbench.analysis.sources.log import Log, highest_rate
+from workbench.analysis.sources.log import Log, highest_rate, numeric
 from workbench.records import record_paths
-from workbench.utils.validation import cause_of, check_size
+from workbench.utils.validation import brief, cause_of, check_size
 
 # A directory of TRL may have event files too, so the fuller log comes first.
 SOURCES = (records, transformers, wandb, tensorboard, verl, tables)
+NAMED = re.compile(r"(?:^|[^a-z])(?:seed|s)[-_=]?(\d+)(?!.*\d)")
 NEEDED = (
     "a record, a TRL or transformers output directory, TensorBoard events, an offline W&B run, a "
     "console log or dumps of verl, or a table of metrics (.jsonl, .csv, .tsv, .json or .parquet)"
@@ -58,7 +60,7 @@ def logs(path: Any) -> list[Log]:
             f"path={str(path)!r}: {listed} are logs of different kinds, which may be of one run; "
             "name one of them"
         )
-    return [_read(kind, each) for each, kind in kinds.items()]
+    return [log for each, kind in kinds.items() for log in _read(kind, each)]
 
 
 def _inside(path: Path) -> list[Path]:
@@ -77,8 +79,8 @@ def _kind(path: Path) -> Any:
     return next((kind for kind in SOURCES if kind.fits(path)), None)
 
 
-def _read(kind: Any, path: Path) -> Log:
-    """One log, with the seed that its path names where the log itself names none."""
+def _read(kind: Any, path: Path) -> list[Log]:
+    """A log, or those of the seeds in a table; its path names the seed where the log does not."""
     if path.is_file():
         check_size(path)
     try:
@@ -94,11 +96,37 @@ def _read(kind: Any, path: Path) -> Log:
         raise ValueError(f"{path}: the log is empty; nothing was logged yet")
     log.rows = [{name: _plain(value) for name, value in row.items()} for row in log.rows]
     log.rate = log.rate or highest_rate(log.rows)
-    named = re.search(r"(?:^|[^a-z])(?:seed|s)[-_=]?(\d+)(?!.*\d)", path.stem.lower())
+    if kind is tables and len(parts := _by_seed(log)) > 1:
+        return parts
+    # A folder has no ending, although Qwen2.5 has a dot, and names what is in its metrics.jsonl.
+    names = [path.stem, path.absolute().parent.name] if path.is_file() else [path.name]
+    named = next(filter(None, (NAMED.search(name.lower()) for name in names)), None)
     if log.seed is None and named:
         log.seed = int(named[1])
         log.notes.append("its seed is taken from its name")
-    return log
+    return [log]
+
+
+def _by_seed(log: Log) -> list[Log]:
+    """The runs of a table, one for each value of its column `seed`."""
+    values = [row.get("seed") for row in log.rows]
+    seeds = list(dict.fromkeys(each for each in values if isinstance(each, str | int | float)))
+    if len(seeds) == 1:
+        log.seed = int(seeds[0]) if _is_seed(seeds[0]) else None
+    # What is drawn anew for every row is the seed of no run.
+    if len(seeds) < 2 or len(seeds) == len(values):
+        return [log]
+    if not all(map(_is_seed, values)):
+        raise ValueError(
+            f"{log.path}: its column seed has {brief(seeds)}; a table of several runs needs a "
+            "whole number in every row"
+        )
+    rows = {seed: [row for row in log.rows if row["seed"] == seed] for seed in seeds}
+    return [replace(log, rows=rows[seed], seed=int(seed), notes=list(log.notes)) for seed in seeds]
+
+
+def _is_seed(value: Any) -> bool:
+    return numeric(value) and value >= 0 and value == value // 1
 
 
 def _plain(value: Any) -> Any:

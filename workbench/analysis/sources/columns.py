@@ -47,6 +47,11 @@ def curves_of(
     """
     runs = [(label, log) for label, group in arms.items() for log in group]
     (x, costs, which), (y, scores, of) = _chosen("x", x, runs), _chosen("y", y, runs)
+    # Rewards are those of the training problems.
+    on = [log for (_, log), score in zip(runs, scores) if log.problems and score != "reward"]
+    for log in on:
+        if log.problems != on[0].problems:
+            raise ValueError(f"{log.path}: other held-out problems than {on[0].path} has")
     notes = [f"x is {x}{which}, y is {y}{of}."]
     if x == "step":
         notes.append(

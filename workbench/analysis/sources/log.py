@@ -26,6 +26,8 @@ class Log:
         The highest learning rate.
     notes : list of str
         What a reader should know of this log.
+    problems : set of str, or None
+        The held-out problems; None where the log does not say.
     """
 
     path: Path
@@ -34,6 +36,7 @@ class Log:
     seed: int | None = None
     rate: float | None = None
     notes: list[str] = field(default_factory=list)
+    problems: frozenset[str] | None = None
 
     @property
     def columns(self) -> list[str]:

@@ -38,4 +38,5 @@ def read(path: Path) -> Log:
     rows = table.reset_index().astype(float).to_dict("records")
     rows = [{name: value for name, value in row.items() if np.isfinite(value)} for row in rows]
     rate = record.manifest.get("arguments", {}).get("learning_rate")
-    return Log(path, SOURCE, rows, record.seed, rate)
+    problems = frozenset(record.evals["problem"]) if len(record.evals) else None
+    return Log(path, SOURCE, rows, record.seed, rate, problems=problems)
