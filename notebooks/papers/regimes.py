@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ from workbench.records import pack
 from workbench.rules.advantages import Posterior
 from workbench.rules.rewards import Boxed, Correct
 from workbench.rules.selectors import All
-from workbench.trials import answer
+from workbench.trials import answer, engine
+from workbench.trials.cases import Case
 from workbench.trials.trial import Trial
 
 __all__ = ["REGIMES", "Regime", "recomputed", "recorded_table", "shelve"]
@@ -579,6 +580,21 @@ def recomputed(place: Path, against: str) -> pd.DataFrame:
         errors=errors,
     )
     return answer.table(found).set_index("arm")
+
+
+def make_runs(cases: Sequence[Case], jobs: int | None) -> None:
+    """Make the runs of cases that are missing.
+
+    Raises
+    ------
+    RuntimeError
+        Where a run failed; the others are made all the same.
+    """
+    with engine.at_work(jobs=jobs) as work_off:
+        work_off(cases)
+    failed = [case.name for case in cases if not case.finished]
+    if failed:
+        raise RuntimeError(f"runs that failed: {', '.join(failed)}; see {cases[0].logs.parent}")
 
 
 def shelve_runs(runs: Path, outcomes: tuple[str, ...], place: Path) -> None:

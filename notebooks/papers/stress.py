@@ -21,12 +21,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from papers.regimes import shelve, shelve_runs
+from papers.regimes import make_runs, shelve, shelve_runs
 from workbench import labs, methods
 from workbench.methods import Method
 from workbench.policies.stress import Stress
 from workbench.records import pack
-from workbench.trials import engine
 from workbench.trials.arms import Arm
 from workbench.trials.cases import Case
 from workbench.trials.fingerprints import pickle_lab
@@ -186,12 +185,7 @@ def long_cases(out: Path) -> list[Case]:
 
 def run_long(out: Path, jobs: int | None) -> None:
     """Make the long runs that are missing."""
-    cases = long_cases(out)
-    with engine.at_work(jobs=jobs) as work_off:
-        work_off(cases)
-    failed = [case.name for case in cases if not case.finished]
-    if failed:
-        raise RuntimeError(f"long runs that failed: {', '.join(failed)}; see their logs in {out}")
+    make_runs(long_cases(out), jobs)
 
 
 def shelve_condition(trial: Trial, shelf: Path, name: str) -> None:

@@ -118,9 +118,11 @@ class Ledger:
     def of_trial(self, out: Path, first_seed: int) -> dict[str, dict[str, Any]]:
         """The ideas of the trial in this directory with these fresh seeds, by label."""
         place = os.path.relpath(out, self.path)
-        of_trial = (place, first_seed)
-        listed = self.ideas
-        return {i["label"]: i for i in listed if (i["trial"], i["first_seed"]) == of_trial}
+        return {
+            idea["label"]: idea
+            for idea in self.ideas
+            if idea["trial"] == place and idea["first_seed"] == first_seed
+        }
 
     def begun(
         self, out: Path, ideas: dict[str, str], against: str, reserved: int

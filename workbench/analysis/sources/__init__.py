@@ -96,8 +96,10 @@ def _read(kind: Any, path: Path) -> list[Log]:
         raise ValueError(f"{path}: the log is empty; nothing was logged yet")
     log.rows = [{name: _plain(value) for name, value in row.items()} for row in log.rows]
     log.rate = log.rate or highest_rate(log.rows)
-    if kind is tables and len(parts := _by_seed(log)) > 1:
+    parts = _by_seed(log) if kind is tables else [log]
+    if len(parts) > 1:
         return parts
+    [log] = parts
     # A folder has no ending, although Qwen2.5 has a dot, and names what is in its metrics.jsonl.
     names = [path.stem, path.absolute().parent.name] if path.is_file() else [path.name]
     named = next(filter(None, (NAMED.search(name.lower()) for name in names)), None)
@@ -111,8 +113,8 @@ def _by_seed(log: Log) -> list[Log]:
     """The runs of a table, one for each value of its column `seed`."""
     values = [row.get("seed") for row in log.rows]
     seeds = list(dict.fromkeys(each for each in values if isinstance(each, str | int | float)))
-    if len(seeds) == 1:
-        log.seed = int(seeds[0]) if _is_seed(seeds[0]) else None
+    if len(seeds) == 1 and _is_seed(seeds[0]):
+        return [replace(log, seed=int(seeds[0]))]
     # What is drawn anew for every row is the seed of no run.
     if len(seeds) < 2 or len(seeds) == len(values):
         return [log]
