@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -255,6 +256,62 @@ def test_an_edited_constant_of_any_usual_kind_is_another_arm(kind, tmp_path):
     # Also as the argument of an object of one's own.
     as_argument = f"Point({kind})"
     assert of(2, as_argument) == of(2, as_argument) != of(3, as_argument)
+
+
+SEVERAL = """
+import functools
+
+def scaled(factor):
+    return lambda rewards: rewards * factor
+
+def times(factor):
+    def decorate(function):
+        @functools.wraps(function)
+        def multiplied(*arguments):
+            return function(*arguments) * factor
+        return multiplied
+    return decorate
+
+RULES = {"a": lambda rewards: rewards + 3, "b": lambda rewards: rewards + 5}
+MADE = [scaled(7), scaled(11)]
+
+class Counter:
+    def count(self):
+        return 13
+
+class Mine(Slot):
+    counter = Counter()
+
+    class Inner:
+        number = 17
+
+    @property
+    def most(self):
+        return self._most
+
+    @most.setter
+    def most(self, most):
+        self._most = most + 19
+
+    @times(23)
+    def first(self):
+        return 2
+
+    @times(29)
+    def select(self, rollouts, context):
+        return [RULES, MADE, self.counter.count(), self.Inner.number]
+"""
+
+
+@pytest.mark.parametrize("number", [3, 5, 7, 11, 13, 17, 19, 23, 29])
+def test_what_has_one_name_several_times_counts_each_time(number, tmp_path):
+    """As lambdas have, and what a factory or a decorator makes."""
+
+    def of(code):
+        return fingerprint(defined(tmp_path, code)())
+
+    edited = re.sub(rf"\b{number}\b", "31", SEVERAL)
+    assert of(SEVERAL) == of(SEVERAL) != of(edited)
 
 
 @pytest.mark.parametrize("kind", ["np.random.default_rng()", "object()", "torch.Generator()"])

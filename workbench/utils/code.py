@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
-from functools import cached_property, partial, singledispatchmethod
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,15 +47,16 @@ def own_code(value: Any) -> dict[str, str]:
     and what an object or a partial function was made with. What is installed as a package, and this
     package itself, do not.
     """
-    found: dict[str, str] = {}
+    # Several lambdas have one name, as do the functions that a factory made.
+    found: dict[str, list[str]] = {}
     left = [value]
-    seen = set()
+    seen: dict[int, Any] = {}
     while left:
         part = left.pop()
         # Objects may hold one another.
         if id(part) in seen:
             continue
-        seen.add(id(part))
+        seen[id(part)] = part  # kept, or another object could get its id
         if isinstance(part, partial):
             left += [part.func, *part.args, *part.keywords.values()]
             if _is_own(part.func):
@@ -69,15 +70,17 @@ def own_code(value: Any) -> dict[str, str]:
             for kind in filter(_is_own, part.__mro__):
                 for name, member in vars(kind).items():
                     if name not in OF_PYTHON:
-                        left.append(_function_in(member))
+                        left.append(member)
                         full_name = f"{kind.__module__}.{kind.__qualname__}.{name}"
                         _keep_constant(found, full_name, member)
+        elif isinstance(part, property):
+            left += [part.fget, part.fset, part.fdel]
         elif isinstance(part, types.MethodType):
             # What a method does depends on the object that it belongs to.
             left += [part.__func__, part.__self__]
         elif isinstance(part, types.FunctionType):
             if _is_own(part):
-                found[f"{part.__module__}.{part.__qualname__}"] = _text_of(part)
+                _keep(found, f"{part.__module__}.{part.__qualname__}", _text_of(part))
                 for name, used in _used_by(part).items():
                     left.append(used)
                     _keep_constant(found, f"{part.__module__}.{name}", used)
@@ -89,7 +92,7 @@ def own_code(value: Any) -> dict[str, str]:
                 _keep_arguments(found, type(part), _made_with(part))
             left += _made_with(part).values()
             left += filter(inspect.isfunction, getattr(part, "__dict__", {}).values())
-    return found
+    return {name: "\n".join(texts) for name, texts in found.items()}
 
 
 def _made_with(value: Any) -> dict[str, Any]:
@@ -102,13 +105,20 @@ def _made_with(value: Any) -> dict[str, Any]:
         return {}
 
 
-def _keep_arguments(found: dict[str, str], target: Any, arguments: dict[str, Any]) -> None:
+def _keep_arguments(found: dict[str, list[str]], target: Any, arguments: dict[str, Any]) -> None:
     """Keep the text of what one's own class or function was called with, once for each call."""
     for name, value in arguments.items():
         full_name = f"{target.__module__}.{target.__qualname__}.{name}"
         with contextlib.suppress(ValueError, TypeError, RuntimeError):  # it cannot be described
             text = json.dumps(_content(value), sort_keys=True)
-            found[full_name] = f"{found.get(full_name, '')}{text}"
+            found.setdefault(full_name, []).append(text)
+
+
+def _keep(found: dict[str, list[str]], name: str, text: str) -> None:
+    """Keep a text among those of its name, unless it is there."""
+    texts = found.setdefault(name, [])
+    if text not in texts:
+        texts.append(text)
 
 
 def _is_own(target: Any) -> bool:
@@ -127,17 +137,6 @@ def _is_own_module(name: str) -> bool:
     file = vars(sys.modules[name]).get("__file__") if name in sys.modules else None
     places = sysconfig.get_paths()
     return file is None or not file.startswith((places["purelib"], places["platlib"]))
-
-
-def _function_in(member: Any) -> Any:
-    """The function behind a member of a class; None where there is none."""
-    if isinstance(member, staticmethod | classmethod):
-        return member.__func__
-    if isinstance(member, property):
-        return member.fget
-    if isinstance(member, cached_property | singledispatchmethod):
-        return member.func
-    return member if isinstance(member, types.FunctionType) else None
 
 
 def _text_of(function: types.FunctionType) -> str:
@@ -187,7 +186,7 @@ def _codes(code: types.CodeType) -> Iterable[types.CodeType]:
             yield from _codes(constant)
 
 
-def _keep_constant(found: dict[str, str], name: str, value: Any) -> None:
+def _keep_constant(found: dict[str, list[str]], name: str, value: Any) -> None:
     """Keep the text of a plain value and of an object of one's own; code has a text of its own."""
     # An object of one's own is what its class and its arguments say.
     is_object = not isinstance(value, type) and not inspect.isroutine(value)
@@ -195,7 +194,7 @@ def _keep_constant(found: dict[str, str], name: str, value: Any) -> None:
     tells = any(hasattr(type(value), method) for method in TELLING)
     if is_plain or tells or (is_object and _is_own(type(value))):
         with contextlib.suppress(ValueError, TypeError, RuntimeError):  # it cannot be described
-            found[name] = json.dumps(_content(value), sort_keys=True)
+            _keep(found, name, json.dumps(_content(value), sort_keys=True))
 
 
 def _content(value: Any) -> Any:
