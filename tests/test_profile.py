@@ -439,6 +439,29 @@ def test_a_part_that_is_not_what_was_asked_is_named(tmp_path):
     assert wb.Profile.read(out).notes == ["4 problems are not sampled yet"]
 
 
+@pytest.mark.slow
+def test_a_flipped_bit_of_a_profile_is_named_or_changes_nothing(tmp_path):
+    out = tmp_path / "out"
+    whole = wb.profile(small_lab(), samples=2, problems=3, out=out)
+    rng = np.random.default_rng(0)
+    for path in (out / "000000.parquet", out / "profile.json"):
+        content = path.read_bytes()
+        named = 0
+        for place in rng.choice(len(content), 150, replace=False).tolist():
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << rng.integers(8)
+            path.write_bytes(flipped)
+            try:
+                found = Profile.read(out)
+            except wb.records.RecordError as error:
+                named += str(out) in str(error)
+                continue
+            pd.testing.assert_frame_equal(found.table, whole.table)
+            pd.testing.assert_frame_equal(found.rollouts, whole.rollouts)
+        assert named > 75
+        path.write_bytes(content)
+
+
 @pytest.mark.long
 def test_a_killed_profile_goes_on(tmp_path):
     whole = wb.profile(small_lab(), samples=4)

@@ -42,6 +42,7 @@ SURE = 0.8  # it does where such a group is all wrong, or all right, with this p
 BATCH = 8  # problems that are sampled at once and then stored
 PROBLEMS = 200  # sampled where nobody says how many
 SETTINGS = "profile.json"
+DIGEST = b"sha256"  # among what a part says of itself
 
 
 class Profile:
@@ -345,7 +346,8 @@ def _begin(folder: Path, settings: dict[str, Any]) -> None:
     if not path.exists():
         files.make_directory(folder)
         files.write(path, text.encode())
-    found = json.loads(files.read_ordinary(path))
+    with reading(path):
+        found = dict(json.loads(files.read_ordinary(path)))
     other = [name for name, value in json.loads(text).items() if found.get(name) != value]
     if other:
         raise ValueError(
@@ -359,6 +361,7 @@ def _sample(lab: Lab, asked: list[Problem], samples: int, seed: int, folder: Pat
     from tqdm import tqdm
 
     policy = None
+    settings = files.read_ordinary(folder / SETTINGS)
     # A file gets a line now and then, a terminal a bar. Both have the time that remains.
     often = 0.1 if sys.stderr.isatty() else 30
     with tqdm(total=len(asked), desc="profile", unit="problem", mininterval=often) as bar:
@@ -372,19 +375,34 @@ def _sample(lab: Lab, asked: list[Problem], samples: int, seed: int, folder: Pat
                         policy, batch, lab.verifier, samples, lab.sampling, seed
                     )
                 frame = rollouts.frame()[["problem", "truncated", "text", "length", "draw"]]
-                files.write(path, content_of(pa.Table.from_pandas(frame.assign(correct=right))))
+                frame["correct"] = right
+                table = pa.Table.from_pandas(frame, preserve_index=False)
+                # In place of what only pandas needs.
+                table = table.replace_schema_metadata({DIGEST: _digest(frame, settings)})
+                files.write(path, content_of(table))
             bar.update(len(batch))
+
+
+def _digest(frame: pd.DataFrame, settings: bytes) -> bytes:
+    """A digest of responses and of what was asked for."""
+    return files.digest_of(settings + frame.to_json(orient="split", index=False).encode()).encode()
 
 
 def _stored(folder: Path) -> Profile:
     """The profile in a folder of `profile`, with as many problems as are done."""
-    settings = json.loads(files.read_ordinary(folder / SETTINGS))
-    asked = pd.DataFrame(settings["problems"], columns=["problem", "prompt", "answer", "level"])
     parts = []
+    with reading(folder / SETTINGS):
+        written = files.read_ordinary(folder / SETTINGS)
+        settings = json.loads(written)
+        asked = pd.DataFrame(settings["problems"], columns=["problem", "prompt", "answer", "level"])
     for path in sorted(folder.glob("*.parquet")):
         with reading(path):
             part = pq.read_table(pa.BufferReader(files.read_ordinary(path)))
             parts.append(part.to_pandas())
+            # Parts of earlier versions have none.
+            digest = (part.schema.metadata or {}).get(DIGEST)
+            if digest not in (None, _digest(parts[-1], written)):
+                raise ValueError(f"it, or {SETTINGS}, is not as it was written")
             # A copy of another part would count that one's problems twice.
             batch = asked["problem"][BATCH * int(path.stem) :][:BATCH]
             if sorted(parts[-1]["problem"]) != sorted(batch.repeat(settings["samples"])):
