@@ -359,6 +359,36 @@ def test_what_cannot_be_read_is_named_with_its_row(tmp_path, rows, options, mess
         Profile.read(path, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "correct"),
+    [
+        ({}, [4]),
+        ({"columns": {"reward": "format"}}, [0]),
+        ({"columns": {"reward": "score"}, "solved": 0.5}, [2]),
+        ({"solved": 0.75}, [1]),
+    ],
+)
+def test_the_verdict_that_was_asked_for_counts_and_no_other(tmp_path, options, correct):
+    rows = [
+        {"problem": "a", "acc": 1, "format": 0, "score": score} for score in (0.25, 0.5, 0.75, 0)
+    ]
+    assert Profile.read(written(tmp_path, rows), **options).table["correct"].tolist() == correct
+    shares = written(tmp_path, [{"problem": "a", "acc": 0.25, "n": 4}])
+    assert Profile.read(shares, columns={"rate": "acc"}).table["correct"].tolist() == [1]
+
+
+def test_rows_of_responses_that_say_how_many_there_are_are_no_problems(tmp_path):
+    rows = [
+        {"id": number, "prompt": f"q{number // 4}", "n": 4, "correct": number % 2}
+        for number in range(8)
+    ]
+    with pytest.raises(ValueError, match="row 1: prompt 'q0' occurs twice"):
+        Profile.read(written(tmp_path, rows))
+    # A data set may have a problem twice.
+    twice = [{"id": number, "prompt": "q", "n": 4, "correct": number} for number in range(4)]
+    assert Profile.read(written(tmp_path, twice)).table["correct"].tolist() == [0, 1, 2, 3]
+
+
 def test_graded_rewards_need_a_threshold(tmp_path):
     path = written(tmp_path, [{"problem": "a", "reward": reward} for reward in (0.2, 1.2, 1.0)])
     assert Profile.read(path, solved=1.0).table["correct"].tolist() == [2]

@@ -36,6 +36,7 @@ TEXTS = ("problem", "prompt", "text", "given", "answer")
 # What only describes a response may be missing; what is counted may not.
 COUNTED = ("samples", "correct", "rate", "reward")
 VERDICTS = ({0.0, 1.0}, {-1.0, 1.0})  # pairs of rewards that say wrong and right
+JUDGED = {"correct", "rate", "reward"}  # of which only those count that somebody names
 TRUTHS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
 
 
@@ -59,7 +60,7 @@ def read_samples(
             raise refused(number, f"{brief(row)}; an object is needed")
     # As they stand: pandas would make numbers of another kind where one is missing.
     held = pd.DataFrame(rows, dtype=object)
-    found = _columns(list(held), columns, path)
+    found = _columns(list(held), columns, solved, path)
     notes = []
     if "problem" not in columns and _names_responses(held, found):
         notes.append(
@@ -111,7 +112,9 @@ def _rows(path: Path) -> tuple[list[Any], list[str]]:
     return rows, places
 
 
-def _columns(there: Sequence[str], given: Mapping[str, str], path: Path) -> dict[str, str]:
+def _columns(
+    there: Sequence[str], given: Mapping[str, str], solved: float | None, path: Path
+) -> dict[str, str]:
     """Our name -> the name in the file, of all that is there."""
     listed = ", ".join(map(repr, there))
     for name in given.values():
@@ -123,7 +126,12 @@ def _columns(there: Sequence[str], given: Mapping[str, str], path: Path) -> dict
         usual = [name for name in names if name in there]
         if ours in given or usual:
             found[ours] = given.get(ours) or usual[0]
-    if "problem" not in found or not found.keys() & {"correct", "rate", "reward"}:
+    asked = given.keys() & JUDGED
+    if not asked and solved is not None and "reward" in found:
+        asked = {"reward"}
+    for other in JUDGED - asked if asked else ():
+        found.pop(other, None)
+    if "problem" not in found or not found.keys() & JUDGED:
         raise ValueError(
             f"path={str(path)!r}: a problem and a verdict (correct, reward or rate) are needed; "
             f"there are {listed}, and columns={{'problem': ...}} says which is which"
@@ -190,6 +198,14 @@ def _of_problems(frame: pd.DataFrame, refused: Any) -> pd.DataFrame:
         raise refused(row, f"{correct[row]:g} of {samples[row]:g} responses cannot be right")
     for row in np.flatnonzero(frame["problem"].duplicated()):
         raise refused(row, f"problem {frame['problem'][row]!r} occurs twice")
+    if "prompt" in frame and correct.max() <= 1 < samples.min():
+        # Rows of single responses that also say how many there are.
+        for row in np.flatnonzero(frame["prompt"].duplicated()):
+            raise refused(
+                row,
+                f"prompt {frame['prompt'][row]!r} occurs twice, and no problem has more than one "
+                "right response; a row a response has no column of samples",
+            )
     kept = frame.drop(columns=["reward", "rate", "step"], errors="ignore")
     return kept.astype({"samples": np.int64, "correct": np.int64})
 
