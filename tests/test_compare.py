@@ -16,7 +16,8 @@ import workbench as wb
 from workbench import methods
 from workbench.analysis.forecast import Sigmoid
 from workbench.analysis.intervals import welch
-from workbench.analysis.sources import logs
+from workbench.analysis.sources import logs, one_a_run
+from workbench.analysis.sources.log import Log
 
 CBS = Path(__file__).parents[1] / "data/runs/cbs"
 
@@ -199,10 +200,26 @@ def test_an_offline_run_of_wandb(tmp_path):
     [file] = tmp_path.rglob("*.wandb")
     [log] = logs(file.parent)
     assert [row["reward"] for row in log.rows] == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
-    assert (log.seed, log.rate) == (3, 1e-6)
+    assert (log.seed, log.rate, log.run) == (3, 1e-6, run.id)
     cut = tmp_path / "cut.wandb"
     cut.write_bytes(file.read_bytes()[:-300])
     assert "it has no end" in logs(cut)[0].notes[0]
+
+
+def test_the_logs_of_a_run_that_was_resumed_are_one_run():
+    """W&B begins another folder, which counted as another seed and ended where the first ended."""
+
+    def log(name, steps, seed=0, run="abc"):
+        rows = [{"step": step} for step in steps]
+        return Log(Path(name), "W&B run", rows, seed, notes=[f"{name} has an end"], run=run)
+
+    parts = [log("offline-run-2-abc", [5, 6]), log("offline-run-1-abc", [4, 5])]
+    others = [log("b", [1], seed=1), log("c", [2], run=None), log("d", [3], run=None)]
+    joined, *rest = one_a_run([*parts, *others])
+    assert rest == others
+    assert [row["step"] for row in joined.rows] == [4, 5, 5, 6]
+    assert joined.path == Path("offline-run-1-abc")
+    assert joined.notes == ["offline-run-2-abc has an end", "offline-run-2-abc goes on with it"]
 
 
 def test_json_lines_may_hold_a_byte_order_mark_and_every_character(tmp_path):
@@ -693,6 +710,60 @@ def test_percent_and_shares_are_asked_about(tmp_path):
     }
     note = "Scores of percent reach 50, those of shares 0.5: are they in one unit?"
     assert note in wb.compare(arms).notes
+
+    # A weak model may have few percent.
+    few = arm(tmp_path, "few", [3, 4])
+    for folder in (arms["shares"], few):
+        for file in folder.iterdir():
+            file.write_text(file.read_text().replace("reward", "eval/acc"))
+    notes = str(wb.compare({"shares": arms["shares"], "few": few}, y="eval/acc").notes)
+    assert "Scores of few reach 4, those of shares 0.5" in notes
+
+
+def test_the_round_may_be_the_cost(tmp_path):
+    runs = {
+        name: arm(tmp_path, name, ends) for name, ends in (("a", [0.4, 0.5]), ("b", [0.6, 0.8]))
+    }
+    by_step = wb.compare(runs, target=0.3)
+    for folder in runs.values():
+        for file in folder.iterdir():
+            file.write_text(file.read_text().replace("step", "round"))
+    by_round = wb.compare(runs, target=0.3, x="round")
+    numbers = ["ratio", "low", "high", "difference", "p"]
+    pd.testing.assert_frame_equal(by_round.table[numbers], by_step.table[numbers])
+
+
+def test_an_arm_that_is_logged_seldom_does_not_look_slow(tmp_path):
+    """Between two logged values a score is linear, below a curve that bends."""
+    rates = np.linspace(56, 64, 8)
+    of_both = (rates, rates + np.tile([0.5, -0.5], 4))
+    for name, every, of_arm in zip(("often", "seldom"), (10, 100), of_both):
+        for seed, rate in enumerate(of_arm):
+            steps = np.arange(0, 301, every)
+            scores = 0.05 + 0.8 * (1 - np.exp(-steps / rate))
+            csv(tmp_path / name / f"seed-{seed}.csv", scores, steps)
+    runs = {name: tmp_path / name for name in ("often", "seldom")}
+    for baseline in runs:
+        [row] = wb.compare(runs, target=0.5, baseline=baseline).table.to_dict("records")
+        assert row["verdict"] == "alike" and row["ratio"] == pytest.approx(1, abs=0.01)
+    # Beyond the end of the one that is logged seldom, and where they share no step, all count.
+    short = csv(tmp_path / "short.csv", [0.05, 0.1], [0, 15])
+    far = csv(tmp_path / "far.csv", [0.05, 0.1, 0.2, 0.6], [0, 5, 20, 30])
+    [row] = wb.compare({"short": short, "far": far}, target=0.4).table.to_dict("records")
+    assert row["ratio"] == pytest.approx(25 / 15)
+
+
+def test_a_table_that_was_saved_with_its_index_has_it_as_columns(tmp_path):
+    table = pd.DataFrame({"step": [1, 2, 3], "reward": [0.1, 0.2, 0.3]})
+    table.set_index("step").to_parquet(tmp_path / "a.parquet")
+    levels = pd.MultiIndex.from_tuples([("step", ""), ("reward", "mean")])
+    table.set_axis(levels, axis=1).to_parquet(tmp_path / "b.parquet")
+    [a], [b] = logs(tmp_path / "a.parquet"), logs(tmp_path / "b.parquet")
+    assert a.columns == ["step", "reward"]
+    assert b.columns == ["('step', '')", "('reward', 'mean')"]
+    y = {"a": "reward", "b": b.columns[1]}
+    x = {"a": "step", "b": b.columns[0]}
+    assert wb.compare({"a": a.path, "b": b.path}, x=x, y=y).budget == 3
 
 
 # Pictures

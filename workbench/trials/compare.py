@@ -22,13 +22,14 @@ from workbench.analysis.curves import Curve
 from workbench.analysis.forecast import AHEAD, Forecast, forecast
 from workbench.analysis.intervals import POWER, Measurement, holm, smallest_change, welch
 from workbench.analysis.sequential import ALPHA, ROUNDING, verdicts
-from workbench.analysis.sources import logs
+from workbench.analysis.sources import logs, one_a_run
 from workbench.analysis.sources.columns import NO_SEED, Along, curves_of, words
 from workbench.analysis.sources.log import Log
 from workbench.analysis.targets import Crossing, crossings, ratio_to_target
 from workbench.trials.answer import FORECAST_COLUMNS, ahead_text, needs_text, verdict_text
 from workbench.utils.validation import brief, number, one_of, whole_number
 
+SHARES = ("accuracy", "acc", "pass", "greedy")
 LESS_IS_BETTER = ("loss", "error", "perplexity", "kl")
 # Standard deviation over seeds as a share of the last score: the median of 96 settings of our own
 # records. It is .02 for a quarter of them and above .10 for a tenth.
@@ -134,7 +135,8 @@ def compare(
     -----
     Differences are paired, with Student's interval, where every run of the smaller arm has a
     partner of its seed; otherwise they are Welch's. Scores are read at the largest x that all runs
-    reached, linear between two logged values. Scores between 0 and 1 that begin before the first
+    reached, linear between two logged values. Costs of an arm that was logged at least twice as
+    often as the other one are read at its steps. Scores between 0 and 1 that begin before the first
     step are forecast to twice as much, see `analysis.forecast`, tried on held-out accuracies.
     """
     whole_number("smooth", smooth, 1)
@@ -152,7 +154,7 @@ def compare(
         notes.append(f"Less of {y} counts as better.")
     unit = Along(x)
     budget, said = _budget(curves, unit)
-    notes += [*said, *_doubled(curves), *_of_one_unit(curves)]
+    notes += [*said, *_doubled(curves), *_of_one_unit(curves, y)]
     rates = {label: _rates(group) for label, group in arms.items()}
     if not tuned:
         texts = "; ".join(f"{label}: {rate}" for label, rate in rates.items() if rate)
@@ -286,7 +288,7 @@ def _arms(runs: Any) -> dict[str, list[Log]]:
             group += found
         if not group:
             raise ValueError(f"runs: {label} has no path")
-        arms[str(label)] = group
+        arms[str(label)] = one_a_run(group)
     return arms
 
 
@@ -331,13 +333,15 @@ def _doubled(curves: Mapping[str, list[Curve]]) -> list[str]:
     return notes
 
 
-def _of_one_unit(curves: Mapping[str, list[Curve]]) -> list[str]:
+def _of_one_unit(curves: Mapping[str, list[Curve]], y: str) -> list[str]:
     """A question, where the scores of one arm are far beyond those of another, as percent are."""
     tops = {label: max(abs(c.scores).max() for c in group) for label, group in curves.items()}
     low, *_, high = sorted(tops, key=tops.__getitem__)
-    if not 0 < UNLIKE * tops[low] < tops[high]:
-        return []
     most, least = tops[high], tops[low]
+    # No accuracy is above 1, unless it is in percent.
+    is_share = not words(y).isdisjoint(SHARES) and least <= 1 < most
+    if not (is_share or 0 < UNLIKE * least < most):
+        return []
     return [f"Scores of {high} reach {most:.3g}, those of {low} {least:.3g}: are they in one unit?"]
 
 
@@ -386,7 +390,7 @@ def _ratio(
     """The ratio of costs to the target, before any correction."""
     pairs = _pairs(mine, others)
     costs: list[list[Crossing]] = []
-    for group in pairs or (mine, others):
+    for group in _as_seldom(*(pairs or (mine, others))):
         # Costs are read off rising curves, so where less is better both are turned over.
         turned = {i: replace(c, scores=sign * c.scores) for i, c in enumerate(group)}
         costs.append(list(crossings(turned, sign * target, unit).values()))
@@ -402,6 +406,33 @@ def _ratio(
     low, high, p = _known(ratio.low, ratio.high, p)
     found = {"ratio": ratio.value, "low": low, "high": high, "p": p}
     return {**found, "reached": reached[0], "baseline_reached": reached[1]}
+
+
+def _as_seldom(*arms: Sequence[Curve]) -> list[Sequence[Curve]]:
+    """Two arms, of which one that was logged at least twice as often is read as the other one.
+
+    Between two logged values a score is linear, and lies below a curve that bends. An arm would
+    look slow because it was logged seldom.
+    """
+    gaps = [np.median([np.diff(c.table["step"]).mean() for c in arm]) for arm in arms]
+    read = []
+    for arm, gap, other, theirs in zip(arms, gaps, arms[::-1], gaps[::-1]):
+        longest = max((c.table["step"].to_numpy() for c in other), key=lambda steps: steps[-1])
+        read.append([_at_steps(c, longest) for c in arm] if 2 * gap <= theirs else arm)
+    return read
+
+
+def _at_steps(curve: Curve, steps: np.ndarray) -> Curve:
+    """A run read at the steps of another one, as far as that went, and then at its own."""
+    own = curve.table["step"].to_numpy()
+    inside = steps[(steps >= own[0]) & (steps <= own[-1])]
+    at = np.concatenate([inside, own[own > steps[-1]]])
+    if len(at) < 2 or (np.diff(own) <= 0).any():
+        return curve
+    places = np.interp(at, own, curve.table["place"])
+    rounds = np.arange(1, len(at) + 1)
+    table = pd.DataFrame({"round": rounds, "place": places, "step": at})
+    return replace(curve, rounds=rounds, scores=np.interp(at, own, curve.scores), table=table)
 
 
 def _known(low: float, high: float, p: float) -> tuple[float, float, float]:

@@ -60,7 +60,23 @@ def logs(path: Any) -> list[Log]:
             f"path={str(path)!r}: {listed} are logs of different kinds, which may be of one run; "
             "name one of them"
         )
-    return [log for each, kind in kinds.items() for log in _read(kind, each)]
+    return one_a_run([log for each, kind in kinds.items() for log in _read(kind, each)])
+
+
+def one_a_run(found: list[Log]) -> list[Log]:
+    """One log a run. A run that was resumed has several, whose names begin with the time."""
+    runs: dict[Any, list[Log]] = {}
+    for log in found:
+        runs.setdefault((log.run, log.seed) if log.run else id(log), []).append(log)
+    joined = []
+    for parts in runs.values():
+        first, *more = sorted(parts, key=lambda log: log.path.name)
+        for log in more:
+            # Whether it has an end is what the last one says.
+            notes = [*log.notes, f"{log.path.name} goes on with it"]
+            first = replace(first, rows=first.rows + log.rows, notes=notes)
+        joined.append(first)
+    return joined
 
 
 def _inside(path: Path) -> list[Path]:

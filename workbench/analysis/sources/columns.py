@@ -35,7 +35,7 @@ class Along:
 
     def per_round(self, rounds: pd.DataFrame) -> np.ndarray:
         """What each logged value cost, (E,)."""
-        return np.diff(rounds[self.name].to_numpy(), prepend=0.0)
+        return np.diff(rounds["place"].to_numpy(), prepend=0.0)
 
 
 def curves_of(
@@ -67,12 +67,12 @@ def curves_of(
     curves: dict[str, list[Curve]] = {label: [] for label in arms}
     gaps = set()
     for (label, log), cost, score in zip(runs, costs, scores):
-        places, values = _points(log, cost, score)
+        places, values, steps = _points(log, cost, score)
         gaps.add(round(float(np.median(np.diff(places))), 9))
         values = pd.Series(values).rolling(smooth, min_periods=1).mean().to_numpy()
         numbers = np.arange(1, len(places) + 1)
         seed = NO_SEED if log.seed is None else log.seed
-        table = pd.DataFrame({"round": numbers, x: places})
+        table = pd.DataFrame({"round": numbers, "place": places, "step": steps})
         curves[label].append(Curve(label, seed, numbers, values, table, log.path))
     if len(gaps) > 1:
         texts = [f"{gap:g}" for gap in sorted(gaps)]
@@ -136,15 +136,21 @@ def _usual(logs: Sequence[Log], patterns: Sequence[str]) -> str | None:
     return next(fitting, None)
 
 
-def _points(log: Log, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
-    """Places and values of one run, rising; what was mended is added to its notes."""
-    at = np.nan
+def _points(log: Log, x: str, y: str) -> np.ndarray:
+    """Places, values and steps of one run (3, E), rising; what was mended is added to its notes.
+
+    Steps are NaN where the log has none.
+    """
+    by = x if x.lower() in USUAL["x"]["step"] else _usual([log], USUAL["x"]["step"]) or ""
+    last = {x: np.nan, by: np.nan}
     points = []
     for row in log.rows:
         # Rows of an evaluation may lack a cost that rows of training have.
-        at = row[x] if numeric(row.get(x)) and np.isfinite(row[x]) else at
-        if numeric(row.get(y)) and np.isfinite(at):
-            points.append((float(at), float(row[y])))
+        for name in last:
+            if numeric(row.get(name)) and np.isfinite(row[name]):
+                last[name] = row[name]
+        if numeric(row.get(y)) and np.isfinite(last[x]):
+            points.append((float(last[x]), float(row[y]), float(last[by])))
     finite = [point for point in points if np.isfinite(point[1])]
     if len(finite) < len(points):
         ends = "" if np.isfinite(points[-1][1]) else ", the last one among them"
@@ -152,7 +158,7 @@ def _points(log: Log, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
             f"{len(points) - len(finite)} of {len(points)} values of {y} are no finite "
             f"number and are left out{ends}"
         )
-    kept: list[tuple[float, float]] = []
+    kept: list[tuple[float, float, float]] = []
     back = still = 0
     for point in finite:
         back += bool(kept) and point[0] < kept[-1][0]
@@ -178,7 +184,6 @@ def _points(log: Log, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(
             f"{log.path}: {len(kept)} finite values of {y!r} along {x!r}; at least two are needed"
         )
-    places, values = np.array(kept).T
-    if places[0] < 0:
-        raise ValueError(f"{log.path}: {x}={places[0]:g}; a cost is at least 0")
-    return places, values
+    if kept[0][0] < 0:
+        raise ValueError(f"{log.path}: {x}={kept[0][0]:g}; a cost is at least 0")
+    return np.array(kept).T

@@ -28,6 +28,9 @@ class Log:
         What a reader should know of this log.
     problems : set of str, or None
         The held-out problems; None where the log does not say.
+    run : str or None
+        What the program calls the run, of which there may be several logs; None where the log does
+        not say.
     """
 
     path: Path
@@ -37,6 +40,7 @@ class Log:
     rate: float | None = None
     notes: list[str] = field(default_factory=list)
     problems: frozenset[str] | None = None
+    run: str | None = None
 
     @property
     def columns(self) -> list[str]:

@@ -35,8 +35,11 @@ def fits(path: Path) -> bool:
 def read(path: Path) -> Log:
     """The rows of the table. The index of a DataFrame that was saved is a column without a name."""
     if path.suffix in READERS:
-        table = READERS[path.suffix](path).to_dict("records")
-        return Log(path, SOURCE, [{name: _value(row[name]) for name in row} for row in table])
+        frame = READERS[path.suffix](path)
+        # Parquet keeps an index that has names, and names of several levels.
+        frame = frame.reset_index() if any(frame.index.names) else frame
+        table = frame.to_dict("records")
+        return Log(path, SOURCE, [{str(name): _value(row[name]) for name in row} for row in table])
     lines, notes = json_lines(path if path.is_file() else next(path.glob("*.jsonl")))
     for line in lines:
         data = line.pop("data", None)

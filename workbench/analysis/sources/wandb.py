@@ -41,6 +41,7 @@ def read(path: Path) -> Log:
         if record.history.item:
             log.rows.append(flat(_items(record.history.item)))
         is_whole |= record.HasField("exit")
+        log.run = record.run.run_id or log.run
     if not is_whole:
         log.notes.append("it has no end: it is going on, was killed, or is damaged")
     if numeric(config.get("seed")):
