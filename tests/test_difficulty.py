@@ -157,6 +157,13 @@ class TestWhereProblemsEnd:
         assert table.loc["extremely-hard", "extremely-hard"] == 1
         assert table.to_numpy().sum() == 2
 
+    def test_a_seed_without_a_class_leaves_the_shares_of_its_row_to_the_others(self):
+        hard = frame(("a", 1, "0000"), ("a", 2, "0011"))
+        medium = frame(("a", 1, "0011"), ("a", 2, "1111"))
+        table = difficulty.transitions({"grpo": {0: hard, 1: medium, 2: medium}})["grpo"]
+        assert table.loc["extremely-hard", "medium"] == table.loc["medium", "extremely-easy"] == 1
+        assert table.to_numpy().sum() == 2
+
     def test_solved_at_least_once_counts_problems_that_were_drawn_again(self):
         rollouts = frame(
             ("solved", 1, "00"),
@@ -369,6 +376,24 @@ class TestCbs:
         assert mean.loc["1-1", "reward"] == 0
         assert deviation.loc["1-1", "reward"] == pytest.approx(1)
         assert np.isnan(mean.loc["1-1", "age"])
+
+    def test_seeds_of_unequal_length_are_read_as_far_as_the_shortest(self, tmp_path):
+        """Else the windows of one run would be averaged with later rounds of another."""
+        for seed, signs in ((0, [1.0, 1.0, -1.0, -1.0]), (1, [1.0, 1.0])):
+            rows = [
+                {
+                    "round": np.full(3, number),
+                    "age": np.zeros(3, int),
+                    "score": np.arange(3.0) * sign,
+                    "feature_reward": np.arange(3.0),
+                }
+                for number, sign in enumerate(signs, 1)
+            ]
+            write(tmp_path, "cbs", seed, rollouts=(3,) * len(signs), rows=rows)
+        for windows in (2, [1, 2]):
+            mean, deviation = correlations.correlations(load_all(tmp_path)["cbs"], windows)
+            assert mean["reward"].to_dict() == {"1-1": 1, "2-2": 1}
+            assert deviation.to_numpy().tolist() == [[0], [0]]
 
 
 @pytest.mark.slow

@@ -37,16 +37,9 @@ def score_correlations(frame: pd.DataFrame, windows: int | Sequence[int] = 5) ->
     ----------
     CBS (arXiv 2602.08499), figure 9.
     """
+    scored_in = _scored_in(frame)
+    frame, scored_in = (each[frame["score"].notna()] for each in (frame, scored_in))
     names = [name for name in frame if name.startswith("feature_")]
-    if not names or not {"round", "age", "score"} <= set(frame):
-        raise ValueError(
-            "frame: columns round, age, score and feature_* are needed, as a run with a Scheduler "
-            "records them"
-        )
-    frame = frame[frame["score"].notna()]
-    # A rollout keeps the round that sampled it and ages by one a round, so the sum is the round
-    # in which the scheduler looked at it.
-    scored_in = (frame["round"] + frame["age"]).to_numpy()
     rows = {}
     for first, last in _stretches(scored_in, windows):
         part = frame[(first <= scored_in) & (scored_in <= last)]
@@ -73,13 +66,29 @@ def correlations(
         The second is the population deviation over seeds. Where it is as large as the mean, the
         seed decides which way a score leans.
     """
-    tables = [score_correlations(record.rollouts(), windows) for record in one_setting(records)]
+    frames = [record.rollouts() for record in one_setting(records)]
+    # All runs are read as far as the shortest one, so that their windows have the same rounds.
+    end = min(_scored_in(frame).max() for frame in frames)
+    frames = [frame[_scored_in(frame) <= end] for frame in frames]
+    tables = [score_correlations(frame, windows) for frame in frames]
     # (seeds, windows, features). A correlation that one seed lacks is NaN in the mean too: a mean
     # over fewer seeds would look just as certain.
     stack = np.array([table.to_numpy() for table in tables])
     like = {"index": tables[0].index, "columns": tables[0].columns}
     mean = pd.DataFrame(stack.mean(axis=0), **like)
     return mean, pd.DataFrame(stack.std(axis=0), **like)
+
+
+def _scored_in(frame: pd.DataFrame) -> np.ndarray:
+    """The round in which the scheduler looked at each rollout, (R,)."""
+    has_features = any(name.startswith("feature_") for name in frame)
+    if not has_features or not {"round", "age", "score"} <= set(frame):
+        raise ValueError(
+            "frame: columns round, age, score and feature_* are needed, as a run with a Scheduler "
+            "records them"
+        )
+    # A rollout keeps the round that sampled it and ages by one a round.
+    return (frame["round"] + frame["age"]).to_numpy()
 
 
 def _stretches(rounds: np.ndarray, windows: int | Sequence[int]) -> list[tuple[int, int]]:

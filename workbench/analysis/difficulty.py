@@ -266,7 +266,7 @@ def transitions(frames: Frames, equal: bool = False) -> dict[str, pd.DataFrame]:
     Returns
     -------
     dict from label to a DataFrame (5 x 5)
-        Means over seeds.
+        Means over the seeds that have a problem of the row's class.
     """
     matrices = {}
     # First and last visits are of the same rounds.
@@ -276,7 +276,10 @@ def transitions(frames: Frames, equal: bool = False) -> dict[str, pd.DataFrame]:
         for seed, last in by_seed.items():
             first = visit_rates(frames[label][seed], 0)
             tables.append(transition_matrix(first, last[first.index]))
-        matrices[label] = pd.DataFrame(np.mean(tables, axis=0), index=CLASSES, columns=CLASSES)
+        # A seed without a problem of a class says nothing of where such problems go.
+        seeds = np.sum([table.any(axis=1) for table in tables], axis=0)
+        mean = np.sum(tables, axis=0) / np.maximum(seeds, 1)[:, None]
+        matrices[label] = pd.DataFrame(mean, index=CLASSES, columns=CLASSES)
     return matrices
 
 
