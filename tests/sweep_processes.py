@@ -222,6 +222,7 @@ def disturb(grid, out, death, delay, options=("--jobs", "2"), ray=False, further
         # Behind its table Python gives its handlers back, and the signal ends it as it stands.
         allowed.append(-number)
     assert process.returncode in allowed, (death, process.returncode, said)
+    assert "leaked" not in said, said  # as the resource tracker says of what a killed run held
     wait_for(lambda: not at_work(mark), 60)
     # Ray's own services look for their driver now and then, and end when it is gone.
     wait_for(lambda: not processes(mark), 300 if ray else 60)

@@ -29,6 +29,7 @@ from typing import Any, TextIO
 from unittest.mock import patch
 
 from filelock import FileLock, Timeout
+from tqdm import tqdm
 
 from workbench.policies.checks import check_packages
 from workbench.records.files import WRITING
@@ -233,7 +234,6 @@ class Processes:
         self._starter.shutdown()
         for _, process in self.running.values():
             process.kill()
-        for _, process in self.running.values():
             process.join()
 
 
@@ -254,6 +254,8 @@ def _work(case: Case, environment: dict[str, str]) -> None:
     threading.Thread(target=_end_with_caller, daemon=True).start()
     # A session of its own, so that an interrupt from the terminal reaches the caller alone.
     os.setsid()
+    # That of tqdm is shared by processes, and one that is killed would leave it behind.
+    tqdm.set_lock(threading.RLock())
     # The forkserver may be older than what the caller has set since.
     os.environ.update({**DEFAULTS, **environment, **ONE_THREAD})
     if "torch" in sys.modules:
