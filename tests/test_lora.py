@@ -1,6 +1,7 @@
 """LoRA layers on a CPU against what peft computes."""
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from conftest import tiny_policy
 from contract import LORA, PROMPTS, SAMPLING, shaken
 from test_run import go
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 import workbench as wb
 from workbench.policies.merged import is_plain, merged_weights
@@ -37,6 +38,31 @@ def gradients(policy, rollouts):
 
 def fused_modules(policy):
     return [module for module in policy.decoder.modules() if "forward" in vars(module)]
+
+
+def test_names_that_transformers_gives_up_do_not_warn(monkeypatch):
+    """From 5.24 on `gradient_checkpointing_enable` and what peft reads have other names."""
+
+    def old(name, value):
+        warnings.warn(f"`{name}` is deprecated and will be removed in v6.", FutureWarning)
+        return value
+
+    plain = PreTrainedModel.gradient_checkpointing_enable
+    monkeypatch.setattr(
+        PreTrainedModel,
+        "gradient_checkpointing_enable",
+        lambda model, *rest: old("gradient_checkpointing_enable", plain(model, *rest)),
+    )
+    monkeypatch.setattr(
+        PreTrainedModel,
+        "is_gradient_checkpointing",
+        property(lambda model: old("is_gradient_checkpointing", True)),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy = tiny_policy(lora=LORA, gradient_checkpointing=True)
+    layers = policy.decoder.layers
+    assert all(layer.gradient_checkpointing for layer in layers)
 
 
 @pytest.mark.slow

@@ -204,10 +204,13 @@ class TransformersPolicy(TrainableModel):
         model.to(device)
         if gradient_checkpointing is None:
             gradient_checkpointing = str(device).startswith("cuda")
-        if gradient_checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-        if lora is not None:
-            model = _with_lora(model, lora)
+        with warnings.catch_warnings():
+            # transformers 5.24 gives a new name to what is called here, and peft calls the old one.
+            warnings.filterwarnings("ignore", ".*gradient_checkpointing", FutureWarning)
+            if gradient_checkpointing:
+                model.gradient_checkpointing_enable({"use_reentrant": False})
+            if lora is not None:
+                model = _with_lora(model, lora)
         return cls(model, tokenizer, name=str(path), **options)
 
     def __repr__(self) -> str:
