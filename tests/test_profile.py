@@ -1,5 +1,6 @@
 """`wb.profile`: what a model does before it is trained, and what each method would do there."""
 
+import inspect
 import json
 import re
 import signal
@@ -8,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import nbclient
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -41,6 +44,24 @@ def of_counts(correct, samples=16):
 
 def of_rates(rates, samples=16, seed=0):
     return of_counts(np.random.default_rng(seed).binomial(samples, rates), samples)
+
+
+@pytest.mark.long
+def test_a_notebook_has_a_bar_of_its_own(tmp_path):
+    """As for a run, and not a red line that changes every thirty seconds."""
+    begin = f"import sys\nsys.argv = ['', {str(tmp_path / 'profile')!r}]\n"
+    cell = nbformat.v4.new_code_cell(begin + SCRIPT + "None")
+    notebook = nbformat.v4.new_notebook(cells=[cell])
+    resources = {"metadata": {"path": str(Path(__file__).parents[1])}}
+    nbclient.NotebookClient(notebook, timeout=120, resources=resources).execute()
+    kinds = [set(output.get("data", {"text"})) for output in cell.outputs]
+    assert kinds and all("application/vnd.jupyter.widget-view+json" in kind for kind in kinds)
+
+
+def test_help_shows_the_arguments_of_a_plan():
+    assert {"rounds", "machine", "problems_per_round"} < set(
+        inspect.signature(Profile.plan).parameters
+    )
 
 
 # What it says

@@ -219,9 +219,7 @@ class Profile:
             for name, prompt, answer, level in kept_rows
         )
 
-    def plan(self, methods: Any, **options: Any) -> pd.DataFrame:
-        """What each method would sample, train on and waste; see `workbench.trials.plan.plan`."""
-        return plan(self, methods, **options)
+    plan = plan  # so that help shows its arguments
 
     def start(self, method: Method) -> Method:
         """The method with the success rates of the profile, in place of none, before round 1.
@@ -358,12 +356,14 @@ def _begin(folder: Path, settings: dict[str, Any]) -> None:
 
 def _sample(lab: Lab, asked: list[Problem], samples: int, seed: int, folder: Path) -> None:
     """Sample what the folder does not have yet, batch by batch."""
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
+    from tqdm.notebook import tqdm_notebook
 
     policy = None
     settings = files.read_ordinary(folder / SETTINGS)
-    # A file gets a line now and then, a terminal a bar. Both have the time that remains.
-    often = 0.1 if sys.stderr.isatty() else 30
+    # A file gets a line now and then, a terminal or a notebook a bar. All have the time that
+    # remains.
+    often = 0.1 if issubclass(tqdm, tqdm_notebook) or sys.stderr.isatty() else 30
     with tqdm(total=len(asked), desc="profile", unit="problem", mininterval=often) as bar:
         for start in range(0, len(asked), BATCH):
             batch = asked[start : start + BATCH]
