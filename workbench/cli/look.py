@@ -200,8 +200,8 @@ def compare(
 ) -> None:
     """Compare runs at an equal cost, with intervals and differences.
 
-    A and B are records, or directories with label/seed-0, label/seed-1, ...; records that differ in
-    the seed alone are one method's seeds. Runs of other trainers are TRL or transformers output
+    RUN is a record, or a directory with label/seed-0, label/seed-1, ...; records that differ in the
+    seed alone are one method's seeds. Runs of other trainers are TRL or transformers output
     directories, TensorBoard events, offline W&B runs, verl's metric files, or tables; LABEL=PATH
     names an arm, and may be repeated for its runs.
 

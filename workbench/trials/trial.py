@@ -89,8 +89,9 @@ class Trial:
     out : path
         Directory of the trial. If it holds this trial already, the trial goes on from there.
     measure : str or Unit
-        What is spent on the way to the target: "rollouts", "flops", "round", tokens, or a
-        `CostModel`. Seconds are no measure, since those of two runs depend on what else ran.
+        What is spent on the way to the target: "rollouts", "flops", "round", "tokens_sampled",
+        "tokens_trained", or a `CostModel`. Seconds are no measure, since those of two runs depend
+        on what else ran.
     target : float, optional
         Held-out accuracy. None for what the tuned baseline reaches in three fifths of its rounds.
     rounds : int
