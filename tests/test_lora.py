@@ -44,7 +44,9 @@ def test_names_that_transformers_gives_up_do_not_warn(monkeypatch):
     """From 5.24 on `gradient_checkpointing_enable` and what peft reads have other names."""
 
     def old(name, value):
-        warnings.warn(f"`{name}` is deprecated and will be removed in v6.", FutureWarning)
+        warnings.warn(
+            f"`{name}` is deprecated and will be removed in v6.", FutureWarning, stacklevel=2
+        )
         return value
 
     plain = PreTrainedModel.gradient_checkpointing_enable
