@@ -63,6 +63,24 @@ def test_reading_nothing_is_not_reading_wrongly(math):
     assert status == ["unparsed"] * 4 + ["wrong", "unparsed"]
 
 
+@pytest.mark.slow
+def test_the_statuses_are_those_of_the_page():
+    """docs/guides/verifiers.md names them, in a box and without."""
+    unparsed = [r"\ge 42", "42_5", r"\det(1)=42", "40 2", r"42 \to 43", "٤٢", "㊷", "42万"]
+    unparsed += ["42 more people than dogs", r"42\text{ if }x>0", "at least 42", r"\cancel{42}"]
+    unparsed += [r"\bcancel{41}42", r"\left.42\right.", r"\bbox[5px]{42}", r"-\boxed{42}"]
+    unparsed += [r"\boxed{42}^2", r"\sqrt{\boxed{42}}", "The answer is not 41 but 42."]
+    cases = [(answer, "42", "unparsed") for answer in unparsed]
+    cases += [("3 PM", "3:00 PM", "unparsed"), ("6", "110_2", "unparsed")]
+    cases += [("42°F", "42°C", "unparsed"), ("42 hours", "42 minutes", "wrong")]
+    cases += [(r"42\%", "42", "wrong"), ("0.42", r"42\%", "ok"), ("42", r"42\%", "ok")]
+    answers, golds, expected = map(list, zip(*cases))
+    boxed = [answer if BOX in answer else rf"\boxed{{{answer}}}" for answer in answers]
+    with Math(deadline=20) as verifier:
+        for responses in (answers, boxed):
+            assert verifier.score(responses, golds).status.tolist() == expected
+
+
 def in_tags(answer):
     """A response in the form that the template `TAGS` asks for."""
     return f"<think>\nIt may be 3.\n</think>\n<answer>\n{answer}\n</answer>"
