@@ -419,7 +419,7 @@ def test_the_cost_to_a_target_decides_where_there_is_one(tmp_path):
     [row] = found.table.to_dict("records")
     assert row["verdict"] == "better" and row["high"] < 0.6
     assert row["sentence"].startswith("fast needs .5")
-    assert "step to reach 0.5 of reward (4 pairs of seeds)" in row["sentence"]
+    assert "of slow's steps to reach 0.5 of reward (4 pairs of seeds)" in row["sentence"]
     with pytest.raises(ValueError, match=r"target=0.05: a run of reward begins there already"):
         wb.compare({"slow": slow, "fast": fast}, target=0.05)
 

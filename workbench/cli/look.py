@@ -210,7 +210,7 @@ def compare(
       python -m workbench compare runs/grpo runs/knapsack --x rollouts
       python -m workbench compare data/runs/head-to-head --x flops --baseline grpo --out methods.svg
       python -m workbench compare runs/grpo runs/knapsack --json
-      python -m workbench compare mine=out/a-0 mine=out/a-1 theirs=out/b --y reward --out figure.pdf
+      python -m workbench compare theirs=out/b mine=out/a-0 mine=out/a-1 --y reward --out figure.pdf
     """
     from workbench.records import record_paths
 

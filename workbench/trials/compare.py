@@ -495,7 +495,7 @@ def _sentence(
     came = f"{reached[0]} of {n} reached {{}}, of {baseline} {reached[1]} of {m}"
     ends = row["low"], row["high"]
     needs = needs_text((row["ratio"], *ends), reached, (n, m))
-    found = f"{arm} {needs} of {baseline}'s {x} to reach {goal}"
+    found = f"{arm} {needs} of {baseline}'s {'steps' if x == 'step' else x} to reach {goal}"
     if not all(reached) and reached[0] < n and reached[1] < m:
         # The ratio would be one of budgets, and not even a bound.
         found = f"{arm}: {came.format(goal)}"
