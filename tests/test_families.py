@@ -285,6 +285,13 @@ def test_a_family_samples_what_it_is_trained_on_and_learns(name, lora, tmp_path)
     assert gap(shaken(policy)) < 1e-4
 
 
+def test_an_adapter_stands_on_linear_modules_of_a_family_s_own():
+    pytest.importorskip("peft")
+    model = with_lora(model_of("falcon", multi_query=True), LORA)
+    assert any("lora" in name for name, _ in model.named_parameters())
+    assert gap(shaken(TransformersPolicy(model, tiny_policy().tokenizer))) < 1e-4
+
+
 @pytest.mark.parametrize("family", SEEING)
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
 @pytest.mark.slow

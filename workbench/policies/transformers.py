@@ -48,6 +48,7 @@ from workbench.utils.validation import brief, cause_of, one_of, whole_number
 from workbench.verifiers.boxes import opened_thought
 
 END_OF_PROMPT = 16  # tokens in which a template may open a thought
+NOT_LINEAR = ("Router", "GroupedLinear")  # how classes are named that compute something else
 
 
 class TransformersPolicy(TrainableModel):
@@ -609,15 +610,14 @@ def _with_lora(model: Any, lora: Mapping[str, Any]) -> Any:
 
 
 def _not_adapted(model: Any) -> list[str]:
-    """Names of linear modules that an adapter cannot stand on: a router that returns a choice, and
-    the last one of a Mamba layer, whose kernels read its weight and pass its module by.
+    """Names of linear modules that an adapter cannot stand on: those that compute something else,
+    such as a router's choice, and the last one of a Mamba layer, whose kernels read its weight and
+    pass its module by.
     """
     names = {
         "out_proj" for each in model.modules() if hasattr(each, "A_log") and hasattr(each, "D")
     }
     for name, each in model.named_modules():
-        if isinstance(each, torch.nn.Linear) and type(each).__module__.startswith(
-            "transformers.models"
-        ):
+        if isinstance(each, torch.nn.Linear) and type(each).__name__.endswith(NOT_LINEAR):
             names.add(name.rpartition(".")[2])
     return sorted(names)
