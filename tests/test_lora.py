@@ -9,10 +9,17 @@ import torch
 from conftest import tiny_policy
 from contract import LORA, PROMPTS, SAMPLING, shaken
 from test_run import go
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedModel,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 import workbench as wb
 from workbench.policies.merged import is_plain, merged_weights
+from workbench.policies.transformers import _with_lora as with_lora
 from workbench.utils.shipped import shipped
 
 pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
@@ -172,6 +179,34 @@ def test_an_adapter_on_a_transposed_weight_is_merged_as_peft_merges_it():
     merged = GPT2LMHeadModel(config).eval()
     # The head shares its weight with the embedding, and is not listed apart.
     merged.load_state_dict(dict(merged_weights(model, torch.float32)), strict=False)
+    ids = torch.arange(8)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(merged(ids).logits, model(ids).logits)
+
+
+@pytest.mark.slow
+def test_an_adapter_on_experts_and_routers_is_merged_as_peft_computes_it():
+    """They keep their weights as parameters, and peft puts wrappers of another kind on these."""
+    config = Qwen3MoeConfig(
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=8,
+        vocab_size=32,
+    )
+    torch.manual_seed(0)
+    model = Qwen3MoeForCausalLM(config)
+    merged = copy.deepcopy(model).eval()
+    model = with_lora(model, LORA).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_" in name:
+                weight.add_(torch.randn_like(weight))
+    merged.load_state_dict(dict(merged_weights(model, torch.float32)))
     ids = torch.arange(8)[None]
     with torch.no_grad():
         torch.testing.assert_close(merged(ids).logits, model(ids).logits)

@@ -468,13 +468,17 @@ def merged_weights(model: Any, dtype: torch.dtype) -> Iterator[tuple[str, torch.
         Of the values.
     """
     core = model.get_base_model()
+    # Experts and routers keep their weights as parameters, which have wrappers of their own.
+    wrappers = {id(each.get_param()): each for each in core.modules() if hasattr(each, "get_param")}
     for name, weight in core.named_parameters():
         if ".lora_" in name:
             continue
         layer, _, part = name.rpartition(".base_layer.")
-        if layer and part == "weight":
+        if wrapper := wrappers.get(id(weight)):
+            weight = weight.detach() + wrapper.get_delta_weight(*wrapper.active_adapters).detach()
+        elif layer and part == "weight":
             weight, _ = _matrix(core.get_submodule(layer))
-        yield name.replace(".base_layer.", "."), weight.detach().to(dtype)
+        yield name.replace("base_layer.", ""), weight.detach().to(dtype)
 
 
 def _pairs(size: int) -> torch.Tensor:
