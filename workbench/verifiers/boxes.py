@@ -111,10 +111,8 @@ def last_box(text: str) -> str | None:
 
 def _as_unit(words: str) -> str:
     """Words behind a number as LaTeX has them."""
-    words = words.strip()
-    if words.startswith("\\") or words == "%":
-        return "\\" + words.lstrip("\\")
-    return rf"\text{{ {words}}}"
+    words = re.sub(r"\A%", r"\%", words.strip())
+    return words if words.startswith(("\\", "^")) else rf"\text{{ {words}}}"
 
 
 def _goes_into(front: str) -> bool:
@@ -158,7 +156,9 @@ def stated(text: str, whole: bool = False) -> str | None:
     # Lines without words are answers side by side.
     if whole and not re.search(f"=|{PATTERN.WORD.pattern}", text):
         sentence = ", ".join(sentences[i].strip() for i in told)
-    if sentence.endswith("?") or any(map(PATTERN.RETRACTS.search, sentences[place + 1 :])):
+    depends = any(map(PATTERN.DEPENDS.search, sentences[max(0, place - 1) : place + 1]))
+    taken_back = any(map(PATTERN.RETRACTS.search, sentences[place + 1 :]))
+    if depends or taken_back or sentence.endswith("?"):
         return BOX + "}"
     cues = _cues(sentence)
     if cues:

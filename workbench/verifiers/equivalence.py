@@ -20,12 +20,13 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from itertools import accumulate, chain, combinations, pairwise, product
 from typing import Any
 
 import math_verify
 import sympy
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from latex2sympy2_extended.logic import And
 from latex2sympy2_extended.math_normalization import NormalizationConfig
 from sympy.core.expr import UnevaluatedExpr
@@ -61,6 +62,10 @@ def equivalence() -> Judge:
     # Nobody would read what libraries log: both outputs of a worker lead nowhere.
     logging.disable(logging.CRITICAL)
     shortages: list[MemoryError] = []
+    # By itself it reads capitals as small letters, and so R^2 - r^2 as 0.
+    as_written = ConversionConfig(lowercase_symbols=False)
+    reader = partial(math_verify.parser.latex2sympy, conversion_config=as_written)
+    math_verify.parser.latex2sympy = reader
     _note_shortages(math_verify.parser, "latex2sympy", shortages)
     _note_shortages(math_verify.grader, "simplify", shortages)
 
@@ -138,11 +143,18 @@ def _compared(content: str, gold_text: str, known: tuple[str, str, list]) -> str
     names = [found[0] for found in map(PATTERN.NAMES.match, bare) if found]
     if len(set(names)) > 1:
         return "unparsed"
-    if gold_core.startswith("(") or "=" not in gold_core:
-        core = _value(_as_point(core))
-    elif core.startswith("(") or "=" not in core:
-        gold_core = _value(_as_point(gold_core))
+    # Values of unknowns on both sides may come in any order.
+    points = [_as_point(text) for text in (gold_core, core)]
+    are_values = points[0] != gold_core and points[1] != core
+    unknowns = [set(PATTERN.UNKNOWN.findall(text)) for text in (gold_core, core)]
+    if are_values and unknowns[0] != unknowns[1]:
+        return "wrong"
+    is_value = gold_core.startswith("(") or "=" not in gold_core
+    if are_values or (not is_value and (core.startswith("(") or "=" not in core)):
+        gold_core = _value(points[0])
         gold = _parsed(gold_core)
+    if are_values or is_value:
+        core = _value(points[1])
     answer = _ranges(_parsed(core) if core else [], core)
     if not _is_read(answer):
         return "unparsed"
@@ -197,6 +209,8 @@ def _same(gold: Any, answer: Any) -> bool:
     # Of what it cannot read, Math-Verify keeps the text, which equals nothing but a text.
     if isinstance(gold, str) or isinstance(answer, str):
         return bool(gold == answer)
+    if isinstance(gold, sympy.Symbol) and isinstance(answer, sympy.Symbol):
+        return gold.name == answer.name
     gold, answer = _with_imaginary_unit(gold, answer)
     are_numbers = _is_number(gold) and _is_number(answer)
     # Percents are unevaluated. Also right is their number, of which Math-Verify knows the whole
@@ -383,6 +397,7 @@ def _listed(core: str) -> list[str]:
 
 def _group(core: str) -> str:
     """The brackets around several elements; those of a set for a list without any."""
+    core = PATTERN.BETWEEN.sub(",", core)
     core = re.sub(r"\\(?:left|right)(?![A-Za-z])|\s|(?<=[0-9]),(?=[0-9]{3}(?![0-9]))", "", core)
     core = re.sub(r"\\([{}])", lambda found: "<" if found[1] == "{" else ">", core)
     depths = list(accumulate((c in "<([{") - (c in ">)]}") for c in core))
@@ -402,7 +417,7 @@ def _passed_over(core: str, reading: Any) -> list[str]:
         # Of the other sides of an equation, `_passes_over` has asked already.
         core = core.rpartition("=")[2]
     known = _atoms(reading)
-    letters = re.sub(r"\\[A-Za-z]+", "", core).lower()
+    letters = re.sub(r"\\[A-Za-z]+", "", core)
     symbols: set = getattr(reading, "free_symbols", set())
     # A letter that nobody has written was made of a command that it does not know.
     passed = [each.name for each in symbols if len(each.name) == 1 and each.name not in letters]
@@ -466,7 +481,7 @@ def _as_point(content: str) -> str:
     >>> _as_point("y=2, x=1"), _as_point("x=1, x=2"), _as_point("x=1, y")
     ('(1, 2)', '1, 2', 'x=1, y')
     """
-    parts = PATTERN.JOINED.split(content)
+    parts = PATTERN.JOINED.split(re.sub(r"\\(?:[,;: ]|q?quad(?![A-Za-z]))", " ", content))
     equations = [equation for equation in map(PATTERN.EQUATION.fullmatch, parts) if equation]
     names = [equation[1] for equation in equations]
     # Every part has to be an equation.
@@ -475,6 +490,9 @@ def _as_point(content: str) -> str:
     values = [equation[2].strip() for equation in equations]
     if len(set(names)) == 1:
         return ", ".join(values)
+    # Values of different unknowns hold together, or are no point.
+    if PATTERN.EITHER.search(content):
+        return content
     return f"({', '.join(value for _, value in sorted(zip(names, values)))})"
 
 
@@ -488,7 +506,8 @@ def _ranges(answer: list, core: str) -> list:
     """A reading with the union of inequalities that are joined by "or"."""
     if answer and isinstance(answer[0], sympy.FiniteSet) and PATTERN.EITHER.search(core):
         parts = answer[0].args
-        if all(isinstance(part, sympy.Rel) and len(part.free_symbols) == 1 for part in parts):
+        are_bounds = [isinstance(part, sympy.Rel | And) for part in parts]
+        if all(are_bounds) and len(answer[0].free_symbols) == 1:
             return [sympy.Union(*(part.as_set() for part in parts))]
     return answer
 

@@ -47,6 +47,9 @@ def _mixed(found: re.Match) -> str:
     """A whole number with a fraction behind it; in percent as one fraction."""
     whole, *parts, percent = found.groups("")
     above, below = filter(None, parts)
+    # In front of an improper fraction it is a factor.
+    if int(above) >= int(below):
+        return rf"{whole}\cdot\frac{{{above}}}{{{below}}}{percent}"
     if not percent:
         return rf"{whole}\frac{{{above}}}{{{below}}}"
     total = abs(int(whole)) * int(below) + int(above)
@@ -187,7 +190,9 @@ def form(text: str) -> tuple | None:
     text = re.sub(r"\A(-?)\\?([$€£¥₹])\s?([0-9.,]+)\Z", r"\1\3 \2", text)
     text = " ".join(PATTERN.FEET.sub(r"\1 ft \2 in", text).split())
     if PATTERN.WORDS_ALONE.fullmatch(text):
-        return "words", text.lower()
+        # A letter may be an unknown, of which capitals count.
+        letter = text.strip("()")
+        return "words", letter if len(letter) == 1 else text.lower()
     time = PATTERN.TIME.fullmatch(text)
     if time:
         half = (time[3] or "").lower()
