@@ -308,6 +308,13 @@ def test_answers_of_math_are_the_last_box():
         (r"\boxed{}", ""),
         (r"$\boxed 5$.", "5"),
         (r"\boxed{a}\boxed{b{c{d}}}", "b{c{d}}"),
+        (r"$\boxed{2}$ and $\boxed{5}$.", "2, 5"),
+        (r"$\boxed{1}$, $\boxed{\frac{1}{2}}$, or $\boxed{-3}$", r"1, \frac{1}{2}, -3"),
+        (r"$\boxed{1} \text{ or } \boxed{2}$", "1, 2"),
+        (r"$\boxed{3}$, where $a=\frac{1}{2}$, so $\boxed{5}$", "5"),
+        (r"$\boxed{3}$ and so $x$ and $\boxed{5}$", "5"),
+        (r"$\boxed{25}\%$", r"25\%"),
+        (r"\boxed{\boxed{4}}", "4"),
     ],
 )
 def test_last_box(text, held):

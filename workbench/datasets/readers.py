@@ -37,6 +37,9 @@ DIFFICULTIES = (
 )
 # The two helpers of EvalPlus, whose place `COMPARISON` takes.
 REPLACED = ("is_floats", "assertion")
+BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*\{|\s+([^$\n]+))")
+# What stands between boxes that are one answer together.
+TOGETHER = re.compile(r"(?:\\%)?[\s$]*(?:,|,?\s?(?:and|or|\\text\{\s?(?:and|or)\s?\}))[\s$]*")
 COMPARISON = Path(__file__).with_name("comparison.txt").read_text("utf-8")
 
 
@@ -309,24 +312,33 @@ def level_of(value: Any) -> int:
 
 
 def boxed_answer(text: str) -> str | None:
-    r"""What the last `\boxed{...}` of a solution holds, also of `\fbox{...}` and `\boxed 7`.
+    r"""What the last `\boxed{...}` of a solution holds, also of `\fbox{...}` and `\boxed 7`, with a
+    percent sign behind it; what all hold where "and", "or" or a comma joins several.
 
     Examples
     --------
     >>> boxed_answer(r"\boxed{1}, hence \boxed{\frac{1}{2}}.")
     '\\frac{1}{2}'
+    >>> boxed_answer(r"\boxed{1} or \boxed{2}")
+    '1, 2'
     """
-    boxes = list(re.finditer(r"\\(?:boxed|fbox)(?:\s*\{|\s+([^$\n]+))", text))
-    if not boxes:
-        return None
-    # The form without braces, as in `\boxed 7`.
-    if boxes[-1][1]:
-        return boxes[-1][1].strip(" .")
-    rest = text[boxes[-1].end() :]
-    # The brace that opens the box lies before `rest`.
+    held: list[str] = []
+    behind = len(text)
+    for box in reversed(list(BOX.finditer(text))):
+        # The form without braces, as in `\boxed 7`, has all that it holds in its group.
+        content, end = (box[1].strip(" ."), box.end()) if box[1] else _braced(text, box.end())
+        if content is None or (held and not TOGETHER.fullmatch(text, end, behind)):
+            break
+        held.insert(0, content + r"\%" * text.startswith(r"\%", end))
+        behind = box.start()
+    return ", ".join(held) if held else None
+
+
+def _braced(text: str, start: int) -> tuple[str | None, int]:
+    """What stands up to the brace that closes one in front of `start`, and where that ends."""
     depth = 1
-    for brace in re.finditer(r"\\.|[{}]", rest):  # an escaped brace is no brace
+    for brace in re.compile(r"\\.|[{}]").finditer(text, start):  # an escaped brace is no brace
         depth += {"{": 1, "}": -1}.get(brace.group(), 0)
         if depth == 0:
-            return rest[: brace.start()]
-    return None
+            return text[start : brace.start()], brace.end()
+    return None, start
