@@ -169,6 +169,7 @@ def stated(text: str, whole: bool = False) -> str | None:
     elif place not in told:
         return None
     sentence = PATTERN.REASON.split(sentence, maxsplit=1)[0]
+    sentence = PATTERN.WITH_UNIT.sub(r"\1\2\\text{ \3}", sentence)
     # One dollar sign is money, and two are a formula.
     sentence = re.sub(r"(?<!\\)\$", r"\\$" if sentence.count("$") % 2 else "", sentence)
     sentence = re.sub(r"\\[()\[\]]", "", sentence).rstrip(" .=\"'“”_")
