@@ -87,7 +87,7 @@ def test_posterior_of_eight():
 
 
 @pytest.mark.parametrize("value", [0.1, 0.3, 1.0])
-@pytest.mark.parametrize("size", [3, 8, 16])
+@pytest.mark.parametrize("size", [3, 8, 16, 1000])
 def test_groups_all_alike_have_exactly_no_advantage(value, size):
     """Sums of equal rewards have rounding errors, which would count as a gradient."""
     group = [value] * size, ["a"] * size
@@ -130,7 +130,9 @@ def test_batch_normalized():
     assert batch_normalized(rewards, groups, clip=1).tolist()[0] == 1
     assert batch_normalized(rewards, groups, baseline="group", clip=1).tolist() == [1, 0, -1, 0]
     for baseline in (None, "group"):
-        assert batch_normalized([0.3] * 4, groups, baseline=baseline).tolist() == [0] * 4
+        for size in (4, 2048):
+            found = batch_normalized([0.3] * size, groups * (size // 4), baseline=baseline)
+            assert found.tolist() == [0] * size
 
 
 # --- invariants
@@ -138,7 +140,7 @@ def test_batch_normalized():
 
 @pytest.mark.parametrize("rule", [group_normalized, leave_one_out])
 @pytest.mark.parametrize("reward", [0.1, 1 / 3, 1.2, 1e9 + 0.1, -0.7])
-@pytest.mark.parametrize("size", [1, 3, 7, 10])
+@pytest.mark.parametrize("size", [1, 3, 7, 10, 64, 1000])
 def test_equal_rewards_are_exactly_zero(rule, reward, size):
     """Where the mean of equal floats is not that float, a float deviation would say otherwise."""
     rewards, groups = np.append(np.full(size, reward), [0, 1]), np.append(np.zeros(size), [1, 1])

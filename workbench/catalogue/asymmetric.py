@@ -17,7 +17,7 @@ import numpy as np
 
 from workbench.methods import Method, Uniform, method
 from workbench.rules.advantages import OfFunction, binary_outcomes, divide, group_means
-from workbench.utils.groups import grouped_rewards, is_mixed
+from workbench.utils.groups import grouped_rewards
 from workbench.utils.validation import one_of
 
 
@@ -50,13 +50,11 @@ def asymmetric(rewards: Any, groups: Any, *, weighting: str = "linear") -> np.nd
     rewards, inverse, sizes = grouped_rewards(rewards, groups)
     rewards = binary_outcomes(rewards, (0.0, 1.0))
     p = group_means(rewards, inverse, sizes)[inverse]
-    # A mean of equal rewards may miss them by a rounding error.
-    above = np.where(is_mixed(rewards, inverse, len(sizes))[inverse], rewards - p, 0.0)
     if weighting == "linear":
         # The limit for p -> 0 is -1 for a wrong response.
-        return divide(above, p) - (p == 0)
+        return divide(rewards - p, p) - (p == 0)
     # At p = 0 and p = 1 the denominator is 0, and so is the result.
-    return divide(above, p * np.sqrt(1 - p))
+    return divide(rewards - p, p * np.sqrt(1 - p))
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,7 @@ from typing import Any
 import numpy as np
 
 from workbench.methods import Method, Objective, Uniform, method
-from workbench.rules.advantages import (
-    OfFunction,
-    binary_outcomes,
-    divide,
-    group_means,
-    group_normalized,
-)
+from workbench.rules.advantages import OfFunction, binary_outcomes, divide, group_means
 from workbench.utils.groups import grouped_rewards
 from workbench.utils.validation import one_of
 
@@ -67,11 +61,10 @@ def maxrl(rewards: Any, groups: Any, *, all_wrong: str = "zero") -> np.ndarray:
     array([0., 0.])
     """
     one_of("all_wrong", all_wrong, ("zero", "minus_one"))
-    # Exactly zero in a group of equal rewards.
-    centred = group_normalized(rewards, groups, scale=False)
     rewards, inverse, sizes = grouped_rewards(rewards, groups)
-    mean = group_means(binary_outcomes(rewards, (0.0, 1.0)), inverse, sizes)[inverse]
-    advantages = divide(centred, mean)
+    rewards = binary_outcomes(rewards, (0.0, 1.0))
+    mean = group_means(rewards, inverse, sizes)[inverse]
+    advantages = divide(rewards - mean, mean)
     return advantages - (mean == 0) if all_wrong == "minus_one" else advantages
 
 

@@ -20,7 +20,7 @@ from workbench.rules.advantages import group_means
 from workbench.rules.allocators import InProportion
 from workbench.slots import Context, Rollouts, Slot
 from workbench.utils.bounds import Positive, PositiveOrZero
-from workbench.utils.groups import grouped_rewards, is_mixed
+from workbench.utils.groups import grouped_rewards
 
 
 @dataclass
@@ -82,8 +82,7 @@ class InverseRootWeighted(Slot):
         """(R,) float64."""
         rewards, inverse, sizes = grouped_rewards(rollouts.reward, rollouts.group)
         mean = group_means(rewards, inverse, sizes)[inverse]
-        advantage = (rewards - mean) / np.sqrt(np.maximum(mean, 0.0) + self.eps)
-        return np.where(is_mixed(rewards, inverse, len(sizes))[inverse], advantage, 0.0)
+        return (rewards - mean) / np.sqrt(np.maximum(mean, 0.0) + self.eps)
 
 
 @method(paper="Reinforce-Ada (arXiv 2510.04996)", decides="allocator")

@@ -19,7 +19,13 @@ import numpy as np
 
 from workbench.slots import Context, Ragged, Rollouts, Slot
 from workbench.utils.bounds import Flag, pair
-from workbench.utils.groups import grouped_rewards, is_mixed, is_same, precision_of
+from workbench.utils.groups import (
+    group_numbers,
+    grouped_rewards,
+    is_mixed,
+    is_same,
+    precision_of,
+)
 from workbench.utils.names import of_catalogue
 from workbench.utils.validation import brief, one_of, positive_number
 
@@ -69,8 +75,7 @@ def group_normalized(
     rewards, inverse, sizes = grouped_rewards(rewards, groups)
     _check_deviation(ddof, eps)
     means = group_means(rewards, inverse, sizes)[inverse]
-    # The mean of equal rewards may miss them by rounding, and a deviation of that size would turn
-    # it into an advantage of size 1. So equality decides.
+    # A reward that equals the mean on paper may miss it by rounding.
     is_mean = is_same(rewards, means, precision_of(rewards))
     centred = np.where(is_mean, 0.0, rewards - means)
     if scale:
@@ -89,13 +94,10 @@ def leave_one_out(rewards: Any, groups: Any, *, clip: float | None = None) -> np
     >>> leave_one_out([1, 0, 0], ["a", "a", "a"])
     array([ 1. , -0.5, -0.5])
     """
-    rewards, inverse, sizes = grouped_rewards(rewards, groups)
-    sum_of_others = np.bincount(inverse, rewards, len(sizes))[inverse] - rewards
-    mean_of_others = divide(sum_of_others, (sizes - 1.0)[inverse])
-    has_others = (sizes > 1)[inverse]
-    advantage = np.where(has_others, rewards - mean_of_others, 0.0)
-    advantage[is_same(rewards, mean_of_others, precision_of(rewards))] = 0.0
-    return _clipped(advantage, clip)
+    # The mean of the others lies n / (n - 1) times as far from a reward as the mean of all n.
+    centred = group_normalized(rewards, groups, scale=False)
+    _, inverse, sizes = group_numbers(groups)
+    return _clipped(centred * (sizes / np.maximum(sizes - 1, 1))[inverse], clip)
 
 
 def posterior(
@@ -364,8 +366,15 @@ def binary_outcomes(rewards: np.ndarray, bounds: Any) -> np.ndarray:
 
 
 def group_means(rewards: np.ndarray, inverse: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The mean reward of each group, (G,) float64; 0 for a group without rollouts."""
-    return np.bincount(inverse, rewards, len(sizes)) / np.maximum(sizes, 1)
+    """The mean reward of each group, (G,) float64: exactly the reward where all are equal.
+
+    A sum of many equal rewards misses their multiple by rounding, and a division by a deviation of
+    that size would turn it into an advantage of size 1.
+    """
+    one_of_each = np.empty(len(sizes))
+    one_of_each[inverse] = rewards
+    means = np.bincount(inverse, rewards, len(sizes)) / sizes
+    return np.where(is_mixed(rewards, inverse, len(sizes)), means, one_of_each)
 
 
 def divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
