@@ -214,6 +214,14 @@ def test_a_waiting_problem_that_found_no_place_goes_on_waiting():
     assert curriculum.waiting == [name for name in "cd" if name not in chosen] + chosen[:1]
 
 
+def test_the_share_of_a_round_that_recycled_problems_take_is_not_lost_by_rounding():
+    pool = Pool([Problem(f"p{i}", f"p{i}", "") for i in range(100)])
+    curriculum = curricula.Recycled("stopped", share=0.29)  # 0.29 * 100 is a little less than 29
+    curriculum.waiting = [f"p{i}" for i in range(50)]
+    curriculum.choose(pool, 100, HERE)
+    assert len(curriculum.served) == 29
+
+
 def test_a_stopped_rollout_that_replay_brings_back_does_not_wait():
     course = courses.Partial()
     table = finished(["a"] * 3, [False, True, False], [3, 3, 3], number=np.array([1, 2, 2]))

@@ -594,6 +594,10 @@ def test_a_problem_leaves_the_pool_once_all_of_its_answers_are_right():
         curriculum = curricula.WithoutSolved(solved=solved)
         curriculum.feedback(rollouts, HERE)
         assert curriculum.left == gone
+    # 0.56 * 25 is a little more than 14 in floating point.
+    curriculum = curricula.WithoutSolved(solved=0.56)
+    curriculum.feedback(table(a="1" * 14 + "0" * 11, b="1" * 13 + "0" * 12), HERE)
+    assert curriculum.left == {"a"}
 
 
 def test_problems_that_have_left_come_back_only_where_too_few_are_there():
@@ -772,6 +776,15 @@ def test_ragen_of_eight_groups():
     assert sorted(set(rollouts.problem[top])) == ["g0", "g1"]
     least = selectors.GroupFilter("min_p", 0.9).select(rollouts, HERE).rows
     assert sorted(set(rollouts.problem[least])) == ["g0"]
+
+
+def test_ragen_takes_a_bound_that_is_met_but_for_rounding():
+    # Variances of 8 rewards with 2 and 3 right are as 12 to 15, which is 0.8.
+    rollouts = table(a="11000000", b="11100000", c="10000000")
+    rows = selectors.GroupFilter("min_p", 0.8, "variance").select(rollouts, HERE).rows
+    assert sorted(set(rollouts.problem[rows])) == ["a", "b"]
+    # 0.29 * 100 is a little less than 29.
+    assert selectors.GroupFilter("top_k", 0.29).kept(np.arange(100.0)).sum() == 29
 
 
 def test_ragen_of_dead_groups_alone_keeps_none():

@@ -296,6 +296,8 @@ def test_high_begins_at_its_share_of_correct_rollouts():
     rollouts = table("11000000", "10000000")
     rows = kept_rows(Rejection(high=0.25), rollouts)
     assert counts(rollouts, rows) == {"p0": (2, 6), "p1": (1, 1)}
+    # 0.28 * 25 is a little more than 7 in floating point.
+    assert len(kept_rows(Rejection(high=0.28), table("1" * 7 + "0" * 18))) == 25
 
 
 def test_rejection_reads_correct_and_not_reward():

@@ -14,7 +14,7 @@ dynamic allocation, and `dynamic_allocation=False` turns it off. *Released code.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from workbench.rules.allocators import GroupSize, Requests
 from workbench.rules.selectors import first_of_each_group
 from workbench.slots import Context, More, PerProblem, Problems, Rollouts, Selection, Slot
 from workbench.utils.bounds import choice
-from workbench.utils.groups import group_numbers
+from workbench.utils.groups import floored, group_numbers
 from workbench.utils.validation import number
 
 
@@ -90,8 +90,7 @@ class LargestAdvantage(Slot):
 
     def trained(self, sampled: PerProblem) -> PerProblem:
         """The share that is not dropped."""
-        most = max(1, int(sampled.n * (1 - self.drop) + 1e-9))
-        kept = sampled.limited(most)
+        kept = sampled.limited(int(self._counts(sampled.n)))
         # Across a whole round, problems have different numbers.
         return kept if self.scope == "group" else PerProblem(kept.n, "about")
 
@@ -99,10 +98,12 @@ class LargestAdvantage(Slot):
         """The rows of largest |advantage|; ties go to the lower row."""
         keys = rollouts.group if self.scope == "group" else np.zeros(len(rollouts))
         _, groups, sizes = group_numbers(keys)
-        # The small number keeps a product such as 16 * (1 - 0.9375) from falling short of 1.
-        counts = np.maximum(np.floor(sizes * (1 - self.drop) + 1e-9), 1).astype(np.int64)
         by_size = np.argsort(-np.abs(rollouts["advantage"]), kind="stable")
-        return Selection(np.sort(first_of_each_group(by_size, groups, counts)))
+        return Selection(np.sort(first_of_each_group(by_size, groups, self._counts(sizes))))
+
+    def _counts(self, sizes: Any) -> Any:
+        """How many stay of groups of so many rollouts, (G,) int64."""
+        return np.maximum(floored(sizes * (1 - self.drop)), 1)
 
 
 @method(paper="CPPO (arXiv 2503.22342)", decides="selector")

@@ -16,7 +16,6 @@ random, and a group that started from a prefix does not give another prefix. The
 replay steps of an agent; here only tokens are replayed. *Text.*
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +27,7 @@ from workbench.rules.curricula import Recycled
 from workbench.rules.success_rates import outcomes
 from workbench.slots import Context, Problems, Ragged, Rollouts, Slot, state_field
 from workbench.utils.bounds import Count, Flag, ShareAboveZero
+from workbench.utils.groups import floored
 
 
 def prefix_length(total: int, share: float, hard: bool, cap: int | None = None) -> int:
@@ -42,8 +42,7 @@ def prefix_length(total: int, share: float, hard: bool, cap: int | None = None) 
     >>> prefix_length(80, 0.45, hard=True), prefix_length(80, 0.55, hard=False, cap=30)
     (44, 30)
     """
-    # The small number makes up for the rounding of the product.
-    part = math.floor(share * total + 1e-9)
+    part = int(floored(share * total))
     if cap is not None:
         part = min(part, cap)
     return total - max(part, 1) if hard else min(part, total - 1)

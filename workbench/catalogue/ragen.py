@@ -17,7 +17,7 @@ import numpy as np
 from workbench.methods import Method, Uniform, method
 from workbench.slots import Context, Rollouts, Selection, Slot
 from workbench.utils.bounds import Flag, ShareAboveZero, choice
-from workbench.utils.groups import group_numbers, merge_same, sample_variances
+from workbench.utils.groups import floored, group_numbers, merge_same, sample_variances
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class GroupFilter(Slot):
             return kept
         ranked = scores[order]
         if self.mode == "top_k":
-            count = max(1, int(self.value * len(scores)))
+            count = max(1, floored(self.value * len(scores)))
         elif self.mode == "min_p":
-            count = int(np.count_nonzero(ranked >= self.value * ranked[0]))
+            count = int(np.count_nonzero(ranked >= self.value * ranked[0] * (1 - 1e-9)))
         else:
             weights = np.exp(ranked - ranked[0]) if self.mode == "softmax" else ranked
             # No share of a sum can be taken where all scores are 0.

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.utils.groups import place_within
+from workbench.utils.groups import floored, place_within
 from workbench.utils.names import of_catalogue
 from workbench.utils.validation import counts as checked_counts
 from workbench.utils.validation import number, one_of, success_rates, whole_number
@@ -337,9 +337,8 @@ def in_proportion(weights: Any, total: int, low: int, up: int) -> np.ndarray:
         else:
             highest_scale = scale
     exact = np.clip(highest_scale * weights, low, up)
-    # The small number keeps a whole number from falling below itself by a rounding error; -1 keeps
-    # a problem at its upper bound from being rounded up.
-    counts = np.floor(exact + 1e-9).astype(np.int64)
+    counts = floored(exact)
+    # -1 keeps a problem at its upper bound from being rounded up.
     remainder = np.where(counts < up, exact - counts, -1.0)
     left = total - int(counts.sum())
     counts[np.argsort(-remainder, kind="stable")[:left]] += 1

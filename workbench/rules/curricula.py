@@ -16,13 +16,10 @@ from typing import Annotated
 import numpy as np
 
 from workbench.pools import PoolExhausted
-from workbench.rules.success_rates import (
-    RemembersPosteriors,
-    outcomes,
-    outcomes_of_round,
-)
+from workbench.rules.success_rates import RemembersPosteriors, outcomes, outcomes_of_round
 from workbench.slots import Context, Pool, Problem, Problems, Rollouts, Slot, Stream, state_field
 from workbench.utils.bounds import ShareAboveZero, choice
+from workbench.utils.groups import floored
 from workbench.utils.names import STOPPED, of_catalogue
 
 
@@ -111,7 +108,7 @@ class Recycled(OverEpochs):
         pool = finite(pool, self)
         first: list[Problem] = []
         if not context.taken:
-            self.served = self.waiting[: int(self.share * n)]
+            self.served = self.waiting[: floored(self.share * n)]
             wanted = set(self.served)
             first = [problem for problem in pool if problem.id in wanted]
         if len(first) == n:
@@ -207,7 +204,7 @@ class WithoutSolved(OverEpochs):
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Problems that are solved leave."""
         ids, correct, tries = outcomes_of_round(rollouts, context.round)
-        self.left.update(np.array(ids, dtype=str)[correct >= self.solved * tries].tolist())
+        self.left.update(np.array(ids, dtype=str)[correct / tries >= self.solved].tolist())
 
     def metrics(self) -> dict[str, float]:
         """Problems that have left."""

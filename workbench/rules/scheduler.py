@@ -30,7 +30,7 @@ from workbench.utils.bounds import (
     at_least,
     choice,
 )
-from workbench.utils.groups import group_numbers, place_within
+from workbench.utils.groups import floored, group_numbers, place_within
 from workbench.utils.seeding import generator
 from workbench.utils.validation import number, one_of, whole_number
 
@@ -543,8 +543,7 @@ class Scheduler(HasLearner):
 
     def trained(self, sampled: PerProblem) -> PerProblem:
         """The percentage that is kept; in whole mini-batches where there is a size of them."""
-        # The small number keeps a product such as 0.29 * 100 from falling short of a whole number.
-        kept = sampled.limited(max(1, int(sampled.n * self.percentage / 100 + CONSTANT_SPREAD)))
+        kept = sampled.limited(int(self._counts(sampled.n)))
         certain = self.scope == "group" and self.mini_batch is None
         return kept if certain else PerProblem(kept.n, "about")
 
@@ -614,6 +613,10 @@ class Scheduler(HasLearner):
         rate = self._scheduled("learning_rate", self.learning_rate, self.planned)
         return Learner(seed, self.width, self.depth, rate, self.optimizer, inputs)
 
+    def _counts(self, sizes: Any) -> Any:
+        """How many are kept of so many rollouts, (G,) int64."""
+        return np.maximum(floored(sizes * self.percentage / 100), 1)
+
     def _scheduled(self, name: str, chosen: Any, planned: int | None) -> Any:
         """What was chosen, or what table 4 has, scaled to a run of so many rounds."""
         # A loop that asks for one round after the other says nothing about the length of the run.
@@ -656,9 +659,7 @@ class Scheduler(HasLearner):
         # As many as one round samples, however many candidates the buffer adds.
         if self.scope == "buffer":
             sizes = np.array([np.count_nonzero(rollouts["age"] == 0)])
-        # The small number keeps a product such as 0.29 * 100 from falling short of a whole number.
-        wanted = np.floor(sizes * self.percentage / 100 + CONSTANT_SPREAD)
-        counts = np.minimum(np.maximum(wanted, 1), sizes).astype(np.int64)
+        counts = np.minimum(self._counts(sizes), sizes)
         # Groups take turns, so that cutting the list to whole mini-batches takes from all alike.
         picks = _taking_turns(counts)
         total = len(picks)

@@ -313,7 +313,7 @@ class Rejection(Slot):
         cases = [
             (right == 0) | (right == sizes),  # all right or all wrong
             solved <= self.threshold,  # rescued
-            solved < self.high * tried,  # partial
+            solved / tried < self.high,  # partial
         ]
         keep_right = np.select(cases, [self.uniform, self.balanced, right], high[0])
         keep_wrong = np.select(cases, [self.uniform, self.balanced, self.k * right], high[1])

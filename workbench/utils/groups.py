@@ -91,6 +91,15 @@ def merge_same(
     return merged
 
 
+def floored(products: Any) -> Any:
+    """Products such as 0.29 * 100 as whole numbers, rounded down, whatever rounding took off them.
+
+    >>> floored([0.29 * 100, 28.5])
+    array([29, 28])
+    """
+    return np.floor(np.asarray(products) + 1e-9).astype(np.int64)
+
+
 def keys(texts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Each text with its number as one key, (R,) str."""
     return np.char.add(np.char.add(texts, "@"), numbers.astype(str))
