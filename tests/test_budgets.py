@@ -208,6 +208,12 @@ def test_the_harder_of_two_mirrored_problems_gets_no_less(p, average):
     assert (counts[len(p) :] >= counts[: len(p)]).all()
 
 
+def test_mirrored_rates_gain_the_same_although_their_floats_do_not():
+    """The rarer outcome of .9 is 1 - .9, which is a little less than .1."""
+    for p in ([0.9, 0.1], [0.1, 0.9], [11 / 12, 1 / 12]):
+        assert knapsack(p, 9, info_gain=False).tolist() == [5, 4]
+
+
 def test_equal_problems_share_equally_lower_index_first():
     assert knapsack([0.3] * 5, 42).tolist() == [9, 9, 8, 8, 8]
     assert knapsack([0.9, 0.5, 0.9], 9).tolist()[0] >= knapsack([0.9, 0.5, 0.9], 9).tolist()[2]

@@ -711,6 +711,15 @@ def test_vip_is_the_best_of_all_splits(p, total, estimator, expected):
     assert variance(counts) == pytest.approx(min(map(variance, splits)))
 
 
+def test_vip_gives_ties_of_mirrored_rates_to_the_lower_index():
+    # Posterior means of none and of all right among 16; of none and of all right among 4.
+    for rates in ([1 / 18, 17 / 18], [17 / 18, 1 / 18], [5 / 6, 1 / 6], [1 / 6, 5 / 6]):
+        for total in (9, 11, 13, 25):
+            for estimator in ("rloo", "dr_grpo"):
+                counts = by_variance(rates, total, low=3, estimator=estimator)
+                assert counts.tolist() == [total // 2 + 1, total // 2]
+
+
 # CPPO (arXiv 2503.22342)
 
 

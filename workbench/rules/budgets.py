@@ -257,8 +257,8 @@ def _give(
     owner = np.repeat(np.arange(len(counts)), np.minimum(limit - counts, amount))
     number = place_within(owner)
     gain = -number if terms is None else _gain(terms[:, owner], counts[owner] + number)
-    # Owners ascend, so of equal gains those of the lower indices come first.
-    taken = np.argsort(-gain, kind="stable")[:amount]
+    # Owners ascend, so of gains that are equal up to rounding those of the lower indices come first.
+    taken = np.argsort(-np.round(gain, 9), kind="stable")[:amount]
     counts += np.bincount(owner[taken], minlength=len(counts))
 
 
@@ -277,7 +277,7 @@ def _terms_of_gain(p: np.ndarray, estimator: str, with_info_gain: bool) -> np.nd
 
     Logarithms, because p^n underflows. There is no ratio where only one outcome counts.
     """
-    rare = np.minimum(p, 1 - p)  # so that p and 1 - p give the same float
+    rare = np.minimum(p, 1 - p)
     log_rare = _log(rare)
     log_common = np.log1p(-rare)
     log_p = np.where(p < 0.5, log_rare, log_common)
@@ -351,7 +351,8 @@ def greedily(gains: np.ndarray, total: int) -> np.ndarray:
     gains[i, j] (P, K) is that of a rollout of problem i after j others, and falls with j. Equal
     gains go to the problem with fewer rollouts, then to the lower index.
     """
-    taken = np.argsort(-gains.T.ravel(), kind="stable")[:total]
+    # In single precision gains that differ by rounding alone are equal, as those of p and 1 - p.
+    taken = np.argsort(-gains.T.ravel().astype(np.float32), kind="stable")[:total]
     return np.bincount(taken % len(gains), minlength=len(gains))
 
 
