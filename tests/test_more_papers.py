@@ -736,6 +736,13 @@ def test_cppo_keeps_the_rare_outcome_first():
     assert per_group.baseline == "group"  # advantages are not taken anew
     of_batch = selectors.LargestAdvantage(0.5, "batch").select(rollouts, HERE).rows
     assert of_batch.tolist() == [0, 8, 9, 10, 11, 12, 13, 14]
+    # The rarer outcome of both groups has the same |A| but for rounding.
+    for marks in (("100", "110"), ("110", "100"), ("110000", "111100")):
+        rollouts = table(a=marks[0], b=marks[1])
+        rollouts = rollouts.assign(advantage=method.advantage(rollouts, HERE))
+        keep_one = selectors.LargestAdvantage(1 - 1 / len(rollouts), "batch")
+        rare = "0" if marks[0].count("1") * 2 > len(marks[0]) else "1"
+        assert keep_one.select(rollouts, HERE).rows.tolist() == [marks[0].index(rare)]
 
 
 @pytest.mark.parametrize("drop, kept", [(0.5, 8), (0.875, 2), (0.9375, 1)])

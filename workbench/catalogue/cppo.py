@@ -98,7 +98,8 @@ class LargestAdvantage(Slot):
         """The rows of largest |advantage|; ties go to the lower row."""
         keys = rollouts.group if self.scope == "group" else np.zeros(len(rollouts))
         _, groups, sizes = group_numbers(keys)
-        by_size = np.argsort(-np.abs(rollouts["advantage"]), kind="stable")
+        # In single precision, where those that differ by rounding alone are equal.
+        by_size = np.argsort(-np.abs(rollouts["advantage"]).astype(np.float32), kind="stable")
         return Selection(np.sort(first_of_each_group(by_size, groups, self._counts(sizes))))
 
     def _counts(self, sizes: Any) -> Any:

@@ -257,7 +257,8 @@ def _give(
     owner = np.repeat(np.arange(len(counts)), np.minimum(limit - counts, amount))
     number = place_within(owner)
     gain = -number if terms is None else _gain(terms[:, owner], counts[owner] + number)
-    # Owners ascend, so of gains that are equal up to rounding those of the lower indices come first.
+    # Owners ascend, so of equal gains those of the lower indices come first; so do those that are
+    # equal but for rounding.
     taken = np.argsort(-np.round(gain, 9), kind="stable")[:amount]
     counts += np.bincount(owner[taken], minlength=len(counts))
 
