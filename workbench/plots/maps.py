@@ -20,9 +20,8 @@ from workbench.plots.style import (
     INK,
     PAPER,
     WIDTH,
-    finish,
+    framed,
     heading,
-    new_axes,
     plain,
     seeds,
     style,
@@ -149,11 +148,11 @@ def heatmap(
     # Names longer than the usual ones take room of their own; those of columns are tilted.
     tall = max(0, max(len(name) for name in table.columns) - USUAL_NAME)
     wide = max(0, max(len(name) for name in table.index) - USUAL_NAME)
-    with style():
-        # The figure grows with its rows and columns, so that the numbers in the cells stay
-        # readable.
-        width = min(WIDTH, 2.6 + 0.62 * columns + 0.08 * wide)
-        ax = ax or new_axes(1.4 + 0.34 * rows + 0.05 * tall, width)
+    # The figure grows with its rows and columns, so that the numbers in the cells stay readable.
+    height = 1.4 + 0.34 * rows + 0.05 * tall
+    width = min(WIDTH, 2.6 + 0.62 * columns + 0.08 * wide)
+    texts = {"title": title, "xlabel": xlabel or "", "ylabel": ylabel or ""}
+    with framed(ax, height=height, width=width, legend=None, **texts) as ax:
         ax.grid(visible=False)
         sns.heatmap(
             table,
@@ -173,7 +172,6 @@ def heatmap(
         ax.tick_params(length=0)
         plt.setp(ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
         plt.setp(ax.get_yticklabels(), rotation=0)
-        finish(ax, title=title, xlabel=xlabel or "", ylabel=ylabel or "", legend=None)
     return ax
 
 
