@@ -408,5 +408,5 @@ def mark(
 
 def _any_nonzero(values: Ragged) -> np.ndarray:
     """Which rows hold a number other than zero, (R,) bool."""
-    row_of_value = np.repeat(np.arange(len(values)), values.lengths)
-    return np.bincount(row_of_value, values.values != 0, minlength=len(values)) > 0
+    # The mean of no numbers is NaN, and NaN is not above 0.
+    return Ragged(values.values != 0, values.offsets).means() > 0

@@ -117,10 +117,9 @@ class Method:
 
     def _shown(self) -> list[tuple[str, str]]:
         """Name and text of every slot, without those of later versions that are empty."""
-        slots = self.slots().items()
         return [
             (name, compose(value))
-            for name, value in slots
+            for name, value in self.slots().items()
             if value is not None or name not in self.later
         ]
 

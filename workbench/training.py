@@ -30,7 +30,7 @@ from workbench.policies.stress import OldWeights, misjudgements
 from workbench.pools import Problem
 from workbench.records.health import History
 from workbench.records.round_stats import round_stats, sampler_stats
-from workbench.rollouts import Context, Ragged, Rollouts
+from workbench.rollouts import Context, Rollouts
 from workbench.rounds import Round, play
 from workbench.rules import courses, rewards
 from workbench.utils.names import TRAINING_PHASES
@@ -309,7 +309,5 @@ class TrainingRound:
 
 
 def _take(values: Any, rows: np.ndarray) -> Any:
-    """The given rows of an array or of a Ragged; None where there is neither."""
-    if isinstance(values, Ragged):
-        return values.take(rows)
-    return None if values is None else values[rows]
+    """The given rows of an array (R,) or of a Ragged; None where there is neither."""
+    return None if values is None else values.take(rows)

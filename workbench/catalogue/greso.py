@@ -21,7 +21,7 @@ import numpy as np
 from workbench.methods import Method, method
 from workbench.pools import PoolExhausted
 from workbench.rules.allocators import DynamicSampling
-from workbench.rules.curricula import OverEpochs, finite
+from workbench.rules.curricula import OverEpochs, finite, rng_of
 from workbench.rules.success_rates import outcomes_of_round
 from workbench.slots import Context, Pool, Problem, Problems, Rollouts, Stream, state_field
 from workbench.utils.bounds import Share, ShareAboveZero
@@ -86,7 +86,7 @@ class Greso(OverEpochs):
     def choose(self, pool: Pool | Stream, n: int, context: Context) -> Problems:
         """The next n problems that are not skipped, over as many epochs as it takes."""
         pool = finite(pool, self)
-        rng = context.rng("curriculum", len(context.taken))
+        rng = rng_of(context)
         chosen: list[Problem] = []
         taken = set(context.taken)
         begins = self.order.cursor

@@ -94,8 +94,9 @@ class RightAnswers(Stored):
             "a token has no log-probability": missing.any() and stored.old_logprobs.lengths.any(),
             "a prompt or a gold answer is another": any(others),
         }
-        for reason in [reason for reason, is_so in wrong.items() if is_so]:
-            raise ValueError(f"path={self.path!r}: {reason}")
+        for reason, is_so in wrong.items():
+            if is_so:
+                raise ValueError(f"path={self.path!r}: {reason}")
 
     def feedback(self, rollouts: Rollouts, context: Context) -> None:
         """Store the round's new right answers; of each problem the newest `capacity` stay."""

@@ -47,7 +47,6 @@ FEATURES = (
     "uses",
     "age",
 )
-SCOPES = ("group", "round", "buffer")
 SCALINGS = ("standard", "unit", "none")
 ORDERS = ("before", "after")
 CONSTANT_SPREAD = 1e-9  # relative spread below which a feature counts as constant
@@ -500,7 +499,7 @@ class Scheduler(HasLearner):
     """
 
     keep: Annotated[float, partial(number, above=0, high=100)] | None = None
-    scope: Annotated[str, choice(*SCOPES)] = "group"
+    scope: Annotated[str, choice("group", "round", "buffer")] = "group"
     mini_batch: Count | None = None
     warmup: CountOrZero | None = 50
     start: Share = 1.0
