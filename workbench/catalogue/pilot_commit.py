@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.methods import Method, method
-from workbench.rules.allocators import DynamicSampling, GroupSize, Requests, sample_further, waiting
+from workbench.rules.allocators import DynamicSampling, GroupSize, InTwoPhases
 from workbench.rules.curricula import ShuffledEpochs, WithoutSolved
 from workbench.rules.replay import Surplus
 from workbench.rules.success_rates import tally
-from workbench.slots import Context, PerProblem, Problems, Rollouts, Slot, state_field
+from workbench.slots import Rollouts, state_field
 from workbench.utils.bounds import Count, Interval
 
 
@@ -40,7 +40,7 @@ class _Within(DynamicSampling):
 
 
 @dataclass
-class PilotCommit(Slot):
+class PilotCommit(InTwoPhases):
     """A cheap pilot of every problem, and the rest of a large group where its success rate fits.
 
     Attributes
@@ -79,23 +79,9 @@ class PilotCommit(Slot):
     max_draws: Count = 10
     waiting: int = state_field(int)
 
-    needs = frozenset({"resampling", "more_problems"})
-
-    def sampled(self) -> PerProblem:
-        """Those of both phases, for each problem that is kept."""
-        return PerProblem(self.pilots + self.commit, "about")
-
-    def allocate(self, problems: Problems, context: Context) -> Requests:
-        """Requests of pilots and one of the rest; returns the rows of problems that fit."""
-        draws = _Within(self.pilots, max_draws=self.max_draws, between=self.between)
-        wanted = self.groups - self.waiting
-        rollouts, ids, fits = yield from draws.draws(problems, context, wanted)
-        fits &= np.cumsum(fits) <= wanted + self.groups
-        return (yield from sample_further(rollouts, ids, fits, self.commit))
-
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """Count the groups that wait."""
-        self.waiting = waiting(rollouts, self.pilots)
+    def _phases(self) -> tuple[DynamicSampling, int]:
+        pilot = _Within(self.pilots, max_draws=self.max_draws, between=self.between)
+        return pilot, self.commit
 
 
 @method(paper="Pilot-Commit (arXiv 2605.26606)", decides="allocator")

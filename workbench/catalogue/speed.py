@@ -14,18 +14,16 @@ those that are all alike. In an advantage, the mean is that of the other rollout
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from workbench.methods import Method, Objective, method
 from workbench.rules.advantages import LeaveOneOut
-from workbench.rules.allocators import DynamicSampling, GroupSize, Requests, sample_further, waiting
+from workbench.rules.allocators import DynamicSampling, GroupSize, InTwoPhases
 from workbench.rules.replay import Surplus
-from workbench.slots import Context, PerProblem, Problems, Rollouts, Slot, state_field
+from workbench.slots import state_field
 from workbench.utils.bounds import Count, PositiveOrZero
 
 
 @dataclass
-class Screening(Slot):
+class Screening(InTwoPhases):
     """A few rollouts for every problem, and many more for those whose first ones are mixed.
 
     Problems whose first rollouts are all right or all wrong are dropped.
@@ -63,28 +61,12 @@ class Screening(Slot):
     spread: PositiveOrZero = 0.0
     waiting: int = state_field(int)
 
-    needs = frozenset({"resampling", "more_problems"})
     reads_verdict = False
     later = ("spread",)
 
-    def sampled(self) -> PerProblem:
-        """Those of both phases, for each problem that is kept."""
-        return PerProblem(self.first + self.further, "about")
-
-    def allocate(self, problems: Problems, context: Context) -> Requests:
-        """Requests of the first phase and one of the second; returns rows of mixed problems."""
-        # The first phase: few rollouts for each problem, of further draws until enough are mixed.
+    def _phases(self) -> tuple[DynamicSampling, int]:
         screen = DynamicSampling(self.first, max_draws=self.max_draws, spread=self.spread)
-        wanted = 0 if self.groups is None else self.groups - self.waiting
-        rollouts, ids, is_mixed = yield from screen.draws(problems, context, wanted)
-        if self.groups is not None:
-            is_mixed &= np.cumsum(is_mixed) <= wanted + self.groups
-        return (yield from sample_further(rollouts, ids, is_mixed, self.further))
-
-    def feedback(self, rollouts: Rollouts, context: Context) -> None:
-        """Count the groups that wait, where some do."""
-        if self.groups is not None:
-            self.waiting = waiting(rollouts, self.first)
+        return screen, self.further
 
 
 @method(paper="SPEED-RL (arXiv 2506.09016)", decides="allocator")

@@ -450,19 +450,46 @@ def _sample_draw(counter: Any, problems: Problems, drawn: int, context: Context)
         rollouts = yield np.concatenate([none_for_earlier_draws, counts])
 
 
-def sample_further(rollouts: Rollouts, ids: Sequence[str], is_kept: np.ndarray, n: int) -> Requests:
-    """One request for n more rollouts of the kept problems; returns all rows of these problems."""
-    kept = np.flatnonzero(is_kept)
-    if len(kept):
-        rollouts = yield np.where(is_kept, n, 0)
-    return rows_of(rollouts, ids, kept)
+class InTwoPhases(Slot):
+    """Base of allocators with a few rollouts of every problem, and many more of those that fit.
 
+    With a number of `groups`, problems are drawn until there are so many together with those that
+    are `waiting` in `replay.Surplus`, and no more get the second phase than this round and the next
+    can train on.
+    """
 
-def waiting(rollouts: Rollouts, first: int) -> int:
-    """Groups with more than the `first` rollouts that the round did not train on."""
-    _, group, sizes = group_numbers(rollouts.group)
-    trained_on = np.bincount(group, rollouts["selected"], len(sizes)) > 0
-    return int(((sizes > first) & ~trained_on).sum())
+    groups: int | None
+    waiting: int
+
+    needs = frozenset({"resampling", "more_problems"})
+
+    def _phases(self) -> tuple[DynamicSampling, int]:
+        """How the first phase draws problems that fit, and the rollouts of the second one."""
+        raise NotImplementedError
+
+    def sampled(self) -> PerProblem:
+        """Those of both phases, for each problem that is kept."""
+        draws, further = self._phases()
+        return PerProblem(draws.n + further, "about")
+
+    def allocate(self, problems: Problems, context: Context) -> Requests:
+        """Requests of the first phase and one of the second; returns the rows of what fits."""
+        draws, further = self._phases()
+        wanted = 0 if self.groups is None else self.groups - self.waiting
+        rollouts, ids, fits = yield from draws.draws(problems, context, wanted)
+        if self.groups is not None:
+            fits &= np.cumsum(fits) <= wanted + self.groups
+        if fits.any():
+            rollouts = yield np.where(fits, further, 0)
+        return rows_of(rollouts, ids, np.flatnonzero(fits))
+
+    def feedback(self, rollouts: Rollouts, context: Context) -> None:
+        """Count the groups with both phases that the round did not train on."""
+        if self.groups is not None:
+            _, group, sizes = group_numbers(rollouts.group)
+            is_whole = sizes > self._phases()[0].n
+            trained_on = np.bincount(group, rollouts["selected"], len(sizes)) > 0
+            self.waiting = int((is_whole & ~trained_on).sum())
 
 
 def rows_of(rollouts: Rollouts, ids: Sequence[str], kept: np.ndarray) -> np.ndarray:
