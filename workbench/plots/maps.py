@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -11,7 +11,6 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
-from matplotlib.text import Text
 
 from workbench.analysis import difficulty
 from workbench.analysis.correlations import correlations as correlation_tables
@@ -168,15 +167,11 @@ def heatmap(
             vmin=-1 if diverging else 0,
             vmax=1 if diverging else largest,
         )
-        keep_colours(ax.texts)
+        # Texts keep their colour on a dark page, as the cells that they stand in do.
+        for text in ax.texts:
+            colour = to_hex(text.get_color())
+            text.set_color(FIXED.get(colour, colour))
         ax.tick_params(length=0)
         plt.setp(ax.get_xticklabels(), rotation=35, ha="right", rotation_mode="anchor")
         plt.setp(ax.get_yticklabels(), rotation=0)
     return ax
-
-
-def keep_colours(texts: Iterable[Text]) -> None:
-    """Let texts keep their colour on a dark page, as the cells that they stand in do."""
-    for text in texts:
-        colour = to_hex(text.get_color())
-        text.set_color(FIXED.get(colour, colour))
