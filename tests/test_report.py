@@ -408,3 +408,15 @@ def test_a_manifest_may_have_anything_as_its_reward(tmp_path):
     [record] = load_all(path)["a"]
     assert configuration([record])["what a rollout earns (reward)"] == "3"
     assert differing({"a": [record]}).empty
+
+
+def test_what_a_run_has_nothing_of_is_no_row(tmp_path):
+    written_records.write(tmp_path, "a")
+    path = tmp_path / "a" / "seed-0"
+    manifest = wb.load(path).manifest
+    manifest |= {"code": {"my_ideas.Shortest": "2bf1"}, "files": {}}
+    written_records.with_manifest(path, manifest)
+    [record] = load_all(path)["a"]
+    words = configuration([record])
+    assert words["code"] == "my_ideas.Shortest 2bf1"
+    assert "files" not in words

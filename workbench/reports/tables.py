@@ -99,14 +99,13 @@ def configuration(group: Sequence[Record]) -> dict[str, str]:
     method = manifest["method"]
     words = {"method": method["name"]}
     words |= {f"{SLOTS[slot]} ({slot})": method[slot] for slot in method if slot in SLOTS}
-    settings = ("lab", "policy", "code", "files", "arguments")
-    for name in (*settings, "hardware", "versions", "started", "commit"):
-        words[name] = manifest.get(name)
+    further = "lab policy code files arguments hardware versions started commit"
+    words |= {name: manifest.get(name) for name in further.split()}
     # The seed is what the runs of a label differ in, so all of them are named.
     words["seeds"] = span(sorted({record.seed for record in group}))
     words["records"] = ", ".join(str(record.path) for record in group)
-    # Manifests of early versions lack some entries.
-    return {name: expression(value) for name, value in words.items() if value is not None}
+    # Manifests of early versions lack some entries, and what is of the package has no code or files.
+    return {name: expression(value) for name, value in words.items() if value not in (None, {})}
 
 
 def expression(value: Any) -> str:
@@ -116,13 +115,16 @@ def expression(value: Any) -> str:
     'Uniform(n=8)'
     >>> expression({"pool": 512, "samples": [8, None]})
     'pool 512, samples (8, none)'
+    >>> expression({"held_out": 400, "my_ideas.Shortest": "2bf175f9"})
+    'held out 400, my_ideas.Shortest 2bf175f9'
     """
     if isinstance(value, dict):
         # An object is written as its class under "is", with its arguments beside it.
         if "is" in value:
             arguments = [f"{key}={expression(each)}" for key, each in value.items() if key != "is"]
             return f"{str(value['is']).rpartition('.')[2]}({', '.join(arguments)})"
-        return ", ".join(f"{key.replace('_', ' ')} {expression(value[key])}" for key in value)
+        names = {key: key if "." in key else key.replace("_", " ") for key in value}
+        return ", ".join(f"{names[key]} {expression(value[key])}" for key in value)
     if isinstance(value, list):
         return f"({', '.join(map(expression, value))})"
     if value is None:
