@@ -125,6 +125,12 @@ def write_notebooks(app):
         (NOTEBOOKS / f"{path.stem}.md").write_text(page.replace("](../docs/", "](../"))
 
 
+def link_notebooks(app, page, source):
+    """A link to a notebook leads to its page; in a clone it leads to its file."""
+    link = r"\]\(\.\./((?:\.\./)*)notebooks/(\w+)\.ipynb\)"
+    source[0] = re.sub(link, r"](\1notebooks/\2.md)", source[0])
+
+
 def insert_papers(app, page, source):
     """The entries of further papers: the docstrings of their files, below the slot they decide."""
     if page != "papers/more":
@@ -212,5 +218,6 @@ def setup(app):
     app.add_html_math_renderer("mathml", (_inline, None), (_displayed, None))
     app.connect("builder-inited", write_api)
     app.connect("builder-inited", write_notebooks)
+    app.connect("source-read", link_notebooks)
     app.connect("source-read", insert_papers)
     app.connect("autodoc-process-docstring", readable, priority=400)  # before napoleon

@@ -287,6 +287,16 @@ def test_nothing_is_loaded_from_a_network(built):
         assert not re.search(r"url\(['\"]?(https?:)?//", sheet.read_text()), sheet
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_of_a_clone(page):
+    """Whoever reads the pages there has none that is written when they are built."""
+    text = re.sub(r"^```.*?^```", "", PAGES[page], flags=re.DOTALL | re.MULTILINE)
+    for link in re.findall(r"\]\(([^)\s:]+)\)", text):
+        path = link.partition("#")[0]
+        if path:
+            assert ((DOCS / page).parent / path).exists(), link
+
+
 @pytest.mark.long
 def test_links_lead_somewhere(built):
     pages = {page: page.read_text() for page in built.rglob("*.html")}
