@@ -556,6 +556,14 @@ def test_the_help_lists_every_command_with_a_sentence():
         assert command.help.partition("\n")[0].endswith(".")
 
 
+def test_no_sentence_is_cut_where_a_terminal_has_room_for_it():
+    command = [sys.executable, "-m", "workbench", "--help"]
+    environment = {**os.environ, "COLUMNS": "120"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    sentence = COMMANDS["quickstart"].help.partition("\n")[0]
+    assert f"  quickstart  {sentence}\n" in done.stdout
+
+
 def test_completion():
     code = "from workbench.__main__ import main; main(prog_name='workbench')"
     asked = {

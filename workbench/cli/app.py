@@ -48,6 +48,7 @@ main = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     rich_markup_mode=None,
+    context_settings={"max_content_width": 100},
     pretty_exceptions_enable=False,
     epilog="\b\nExit status: 0 done; 1 an error, named in one line on stderr (doctor also: cannot "
     "run here);\n2 wrong usage; 10 to 13 a trial without a better arm; 130 interrupted.",

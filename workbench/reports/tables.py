@@ -63,8 +63,7 @@ def results(groups: Groups) -> pd.DataFrame:
         for column, name in (("accuracy", sampled), ("greedy", "greedy")):
             for place, when in ((0, "before"), (-1, "after")):
                 values = [curve[column].iloc[place] for curve in curves]
-                said = mean_and_half(*mean_interval(values)) if values else NOTHING
-                row[f"{name} {when}"] = said
+                row[f"{name} {when}"] = mean_and_half(*mean_interval(values)) if values else NOTHING
         begun = [table[["rollouts", "seconds"]].sum() for table in tables if len(table)]
         rollouts, seconds = np.mean(begun, axis=0) if begun else (0, 0)
         rows[label] = {**row, "rollouts": f"{rollouts:,.0f}", "training time": duration(seconds)}
@@ -104,7 +103,7 @@ def configuration(group: Sequence[Record]) -> dict[str, str]:
     # The seed is what the runs of a label differ in, so all of them are named.
     words["seeds"] = span(sorted({record.seed for record in group}))
     words["records"] = ", ".join(str(record.path) for record in group)
-    # Manifests of early versions lack some entries, and what is of the package has no code or files.
+    # Manifests of early versions lack some entries, and parts of the package have no code or files.
     return {name: expression(value) for name, value in words.items() if value not in (None, {})}
 
 
