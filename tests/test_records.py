@@ -160,6 +160,13 @@ def test_a_damaged_part_is_named_and_left_out_and_the_rest_stays_readable(how, t
         record.rollouts(3)
 
 
+def test_rounds_that_a_record_does_not_have_are_no_silent_nothing(tmp_path):
+    record = wb.load(write(tmp_path / "run"))
+    with pytest.warns(RecordWarning, match="these rounds"):
+        assert record.rollouts([99]).empty
+    assert len(record.rollouts([1, 99])) == len(record.rollouts([1]))
+
+
 def test_a_journal_is_read_up_to_the_line_that_is_damaged(tmp_path):
     """Of the four rounds and three evaluations, what comes before the line of round 3."""
     path = write(tmp_path / "run") / "journal.jsonl"

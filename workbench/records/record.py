@@ -154,7 +154,7 @@ class Record:
         DataFrame
             Rounds differ in columns where a slot had nothing to say. What a round lacks is NaN.
             Question and gold answer stand beside every response, as far as the record has them.
-            Where none was kept, a RecordWarning says why.
+            Where none was kept, or of none of these rounds, a RecordWarning says so.
 
         Raises
         ------
@@ -170,8 +170,8 @@ class Record:
         read = [*{*names, "problem"} - {*ASKED}] if names and is_asked else names
         table = self._seen(lambda: self._source().rollouts(wanted, read))
         if not len(table):
-            if self.why_empty:
-                warnings.warn(f"{self.path}: {self.why_empty}", RecordWarning, stacklevel=2)
+            if why := self.why_empty or (wanted and "it has no rollouts of these rounds"):
+                warnings.warn(f"{self.path}: {why}", RecordWarning, stacklevel=2)
             return pd.DataFrame(columns=names)
         table = table.drop_columns("part")
         # Without the responses there is nothing to judge.
