@@ -397,7 +397,7 @@ def _listed(core: str) -> list[str]:
 
 def _group(core: str) -> str:
     """The brackets around several elements; those of a set for a list without any."""
-    core = PATTERN.BETWEEN.sub(",", core)
+    core = PATTERN.JOINED.sub(",", core)
     core = re.sub(r"\\(?:left|right)(?![A-Za-z])|\s|(?<=[0-9]),(?=[0-9]{3}(?![0-9]))", "", core)
     core = re.sub(r"\\([{}])", lambda found: "<" if found[1] == "{" else ">", core)
     depths = list(accumulate((c in "<([{") - (c in ">)]}") for c in core))
