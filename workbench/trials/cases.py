@@ -25,7 +25,7 @@ from workbench import config
 from workbench.labs import Lab
 from workbench.methods import Method
 from workbench.records import damage_of, exists, load, pack
-from workbench.records.files import make_directory, read_ordinary, replacing
+from workbench.records.files import make_directory, read_ordinary, write
 from workbench.rules.scheduler import FEATURES
 from workbench.run import ARGUMENTS, Run
 from workbench.trials.fingerprints import Pickle
@@ -165,8 +165,7 @@ class Case:
         make_directory(self.logs)
         # As a record's files are written: a killed process and a loss of power leave the outcome
         # complete or not there.
-        with replacing(self.logs / "outcome.json") as temporary:
-            temporary.write_text(json.dumps(outcome, indent=1) + "\n", encoding="utf-8")
+        write(self.logs / "outcome.json", json.dumps(outcome, indent=1).encode())
 
     def fingerprint(self) -> str:
         """A digest of what is run: the parameters, and the code of the notebook."""

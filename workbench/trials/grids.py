@@ -48,7 +48,7 @@ import pandas as pd
 
 from workbench.policies.checks import check_packages
 from workbench.records import exists, load
-from workbench.records.files import replacing
+from workbench.records.files import write
 from workbench.records.manifest import check_conditions
 from workbench.trials import engine
 from workbench.trials.cases import PARAMETERS, Case, prepare
@@ -399,14 +399,12 @@ def sweep(
             _check_runs(cases if todo else ())
         if todo:
             runs = {case.name: case.values for case in cases}
-            with replacing(out / LISTED) as temporary:
-                temporary.write_text(json.dumps(runs, indent=1) + "\n")
+            write(out / LISTED, json.dumps(runs, indent=1).encode())
             with engine.at_work(jobs=jobs, ray=ray, gpus=gpus, report=report) as work_off:
                 # The longest run first, so that none is left to the end.
                 work_off(sorted(cases, key=_shortness))
         frame = _frame(cases)
-        with replacing(out / "results.csv") as temporary:
-            frame.to_csv(temporary, index=False)
+        write(out / "results.csv", frame.to_csv(index=False).encode())
     return frame
 
 

@@ -27,7 +27,7 @@ import pandas as pd
 from filelock import FileLock
 
 from workbench.analysis.sequential import ALPHA
-from workbench.records.files import read_ordinary, replacing
+from workbench.records.files import read_ordinary, write
 from workbench.records.tables import reading
 from workbench.utils.validation import number
 
@@ -98,9 +98,8 @@ class Ledger:
             return {"level": float(found["level"]), "ideas": ideas}
 
     def _write(self, ideas: list[dict[str, Any]]) -> None:
-        with replacing(self.path / FILE) as temporary:
-            text = json.dumps({"level": self.level, "ideas": ideas}, indent=1)
-            temporary.write_text(text + "\n", encoding="utf-8")
+        content = json.dumps({"level": self.level, "ideas": ideas}, indent=1)
+        write(self.path / FILE, content.encode())
 
     @property
     def ideas(self) -> list[dict[str, Any]]:

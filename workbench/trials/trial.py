@@ -33,7 +33,7 @@ from workbench.analysis.curves import Curve, each, read
 from workbench.analysis.sequential import ALPHA
 from workbench.labs import Lab
 from workbench.records import Record, RecordWarning, damage_of, load, record_paths
-from workbench.records.files import read_ordinary, replacing
+from workbench.records.files import read_ordinary, write
 from workbench.records.manifest import check_conditions
 from workbench.records.tables import reading
 from workbench.trials import engine, tuning
@@ -540,10 +540,7 @@ class Trial:
     def _plan(self) -> dict[str, Any]:
         settings = {**self.settings.describe(), "lab_digest": self._lab.fingerprint}
         arms = {
-            label: {
-                "method": describe(arm.method),
-                "fingerprint": self._methods[label].fingerprint,
-            }
+            label: {"method": describe(arm.method), "fingerprint": self._methods[label].fingerprint}
             for label, arm in self.settings.arms.items()
         }
         return {"settings": settings, "arms": arms}
@@ -572,8 +569,7 @@ class Trial:
         """Write what is compared and how; arms of earlier calls stay in it."""
         plan = self._plan()
         plan["arms"] = self._recorded_plan().get("arms", {}) | plan["arms"]
-        with replacing(self.out / PLAN) as temporary:
-            temporary.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
+        write(self.out / PLAN, json.dumps(plan, indent=1).encode())
 
     def _recorded_plan(self) -> dict[str, Any]:
         """What an earlier call has written; empty before the first one."""
