@@ -285,13 +285,11 @@ def test_a_model_that_computes_otherwise_is_not_merged(monkeypatch):
     assert not tiny_policy().merges
 
 
-def test_memory_is_used_again_and_rows_do_not_leak_from_call_to_call():
+def test_rows_do_not_leak_from_call_to_call():
     policy = tiny_policy()
     alone = responses(policy.generate(PROMPTS[:1], [3], SAMPLING, [7]))
     policy.generate(PROMPTS, [9] * 6, SAMPLING, seed=1)
-    kept = policy.buffers["keys"]
     assert responses(policy.generate(PROMPTS[:1], [3], SAMPLING, [7])) == alone
-    assert policy.buffers["keys"] is kept and policy.frozen().buffers == {}
 
 
 def test_a_greedy_token_is_the_most_likely_one_and_an_impossible_one_has_no_entropy():

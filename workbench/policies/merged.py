@@ -30,7 +30,6 @@ from workbench.policies.checks import has_windows
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 STATIC_ROTATIONS = ("default", "linear", "llama3")  # angles that do not depend on the length
 PRECISIONS = (torch.float32, torch.bfloat16)  # of the products
-LARGEST_KEPT = 2**26  # numbers of a buffer that is kept between calls, 256 MiB
 LEAST_SHARED = 16  # tokens that all prompts begin with, from which on they are computed once
 FIRST_PLACES = 64  # tokens of room in the cache beyond the prompts; doubled whenever it is full
 
@@ -71,7 +70,6 @@ class MergedDecoder:
 
     def __init__(self, policy: Any) -> None:
         config = policy.model.config
-        self.buffers = policy.buffers
         self.kv_heads = config.num_key_value_heads
         self.group = config.num_attention_heads // self.kv_heads  # query heads that share a key
         self.head = policy.decoder.layers[0].self_attn.head_dim
@@ -221,11 +219,9 @@ class MergedDecoder:
         layers, _, heads, _, size = self.values.shape
         present = self._used()
         last = (size, places) if self.by_dimension else (places, size)
-        self.keys = self._empty("keys", layers, rows, heads, *last)
-        self.values = self._empty("values", layers, rows, heads, places, size)
+        self.keys = torch.empty(layers, rows, heads, *last)
+        self.values = torch.empty(layers, rows, heads, places, size)
         self.rows = len(order)
-        # The old cache may lie in the very memory that `_empty` has handed out again.
-        # `index_select` takes a copy of it before anything is written there.
         for part, old in zip(self._used(), present):
             part.copy_(old.index_select(1, order))
         bias = torch.zeros(rows, places)
@@ -243,20 +239,6 @@ class MergedDecoder:
         cosine, sine = self.rotary(self.bias, torch.arange(positions)[None])
         half = self.head // 2
         return torch.complex(cosine[0, :, :half], sine[0, :, :half])
-
-    def _empty(self, name: str, *shape: int) -> torch.Tensor:
-        """Memory of a shape with any content.
-
-        What earlier calls used is used again: fresh pages from the system take a tenth of the time
-        of sampling.
-        """
-        size = math.prod(shape)
-        kept = self.buffers.get(name)
-        if kept is None or len(kept) < size:
-            kept = torch.empty(size)
-            if size <= LARGEST_KEPT:
-                self.buffers[name] = kept
-        return kept[:size].view(shape)
 
 
 class MergedLayer:

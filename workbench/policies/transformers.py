@@ -125,7 +125,6 @@ class TransformersPolicy(TrainableModel):
                 f"model: {len(self.never)} rows of its embedding stand for no token, and vLLM "
                 f"leaves out {MOST_NEVER} at most; take engine='transformers'"
             )
-        self.buffers: dict[str, torch.Tensor] = {}  # memory that sampling uses again and again
         # How the model itself samples, where no other program does.
         kind = CachedDecoder if self.samples_apart else self._tried_decoder()
         self.merges = kind is MergedDecoder
@@ -442,10 +441,7 @@ class TransformersPolicy(TrainableModel):
                 checks.check_reference(adapter)
             return _Reference(self)
         alone = copy.copy(self)
-        # A reference never samples, so it needs neither the engine nor the sampler's scratch
-        # memory.
-        alone.engine = None
-        alone.buffers = {}
+        alone.engine = None  # a reference never samples
         reference = copy.deepcopy(alone)
         reference.model.eval()
         return reference
