@@ -16,7 +16,7 @@ from conftest import tiny_policy
 from contract import LORA, fresh, responses, shaken
 from safetensors.torch import load_file, save_file
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import workbench as wb
 import workbench.policies.transformers as room
@@ -227,6 +227,17 @@ def test_a_chat_template_prints_the_same_date_on_every_day(date):
     tokenizer = copy.deepcopy(tiny_policy().tokenizer)
     tokenizer.chat_template = f"{date}: {{{{ messages[0].content }}}}"
     assert checks.in_chat(tokenizer, "1+2=") == "26 Jul 2024: 1+2="
+
+
+def test_the_tokenizer_of_mistral_common_is_not_used(monkeypatch):
+    """It reads the special tokens of a chat as ordinary text."""
+
+    class MistralCommonBackend:
+        """Stands for that of transformers, which needs mistral-common."""
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: MistralCommonBackend())
+    _, tokenizer = checks.load_configuration(shipped("models/tiny"), None, "{prompt}")
+    assert tokenizer.eos_token_id == tiny_policy().tokenizer.eos_token_id
 
 
 def test_a_missing_model_is_named():

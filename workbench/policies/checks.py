@@ -368,7 +368,7 @@ def load_configuration(path: Any, revision: str | None, template: str) -> tuple[
 
     No code of theirs is run.
     """
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
     from transformers.utils import find_adapter_config_file
 
     # Without the refusal transformers would ask whether to run code that comes with the model.
@@ -383,6 +383,9 @@ def load_configuration(path: Any, revision: str | None, template: str) -> tuple[
         config = AutoConfig.from_pretrained(path, **options)
         check_kernels(type(config).get_config_dict(path, **options)[0])
         tokenizer = AutoTokenizer.from_pretrained(path, **options)
+        # It comes with vLLM, and reads the special tokens of a chat as ordinary text.
+        if type(tokenizer).__name__ == "MistralCommonBackend":
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(path, **options)
     except OSError as error:
         raise OSError(
             f"model={str(path)!r}: {cause_of(error)}; with a network, `hf download` brings a model"
