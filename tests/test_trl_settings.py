@@ -159,6 +159,13 @@ def test_a_curriculum_by_level_reads_the_column_of_that_name(tmp_path):
     trainer(tmp_path, own, data=data.remove_columns("level"))
 
 
+@pytest.mark.parametrize("level", ["Level 3", 1.5, None, [1]], ids=str)
+def test_levels_that_are_no_whole_numbers_are_left_to_who_needs_none(level, tmp_path):
+    data = dataset(16).map(lambda row: {**row, "level": level if row["level"] == 1 else None})
+    assert {problem.level for problem in trainer(tmp_path, small("dapo"), data=data).pool} == {0}
+    refused(tmp_path, methods.adarft(4), r"^curriculum=AdaRft.*\(levels\)", data=data)
+
+
 # What is refused
 
 
@@ -207,8 +214,6 @@ def test_wrong_arguments_are_named_before_a_model_is_loaded(tmp_path):
     refused(tmp_path, grpo, "^train_dataset: .*image", data=pictures)
     few = "^train_dataset: it has 3 rows, and a round has 4 prompts"
     refused(tmp_path, grpo, few, data=dataset(3))
-    texts = dataset(8).map(lambda row: {"level": f"Level {row['level']}"})
-    refused(tmp_path, methods.adarft(4), "levels.*without numbers in a column 'level'", data=texts)
     refused(tmp_path, 7, "^method=7", num_generations=4)
     refused(tmp_path, "podz", "^method='podz'.*did you mean 'pods'", num_generations=8)
     # A name is enough, also that of a method which another package brings.

@@ -15,6 +15,7 @@ from accelerate.utils import gather_object
 from workbench.adapters import Driver, as_problems, verdict_columns, with_prefix
 from workbench.pools import Pool, Problem
 from workbench.rollouts import Ragged, Rollouts
+from workbench.trl.setup import levels_of
 from workbench.trl.table import Verdict, weighted_sum
 
 # What a rollout may carry for TRL's loss besides its tokens: what vLLM reports, and which tokens
@@ -56,8 +57,7 @@ class SamplingTrainer(trl.GRPOTrainer):
         dataset = self.train_dataset
         # Without prompts, which environments then bring, the rows tell problems apart.
         problems = as_problems(dataset["prompt"] if "prompt" in dataset.column_names else dataset)
-        if "level" in dataset.column_names:
-            levels = dataset["level"]
+        if levels := levels_of(dataset):
             problems = [replace(each, level=level) for each, level in zip(problems, levels)]
         return Pool(problems)
 

@@ -56,6 +56,12 @@ def last_checkpoint(folder: Any) -> str:
     return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2])))
 
 
+def levels_of(dataset: Dataset) -> list[int]:
+    """The column "level"; nothing unless it has a whole number in every row."""
+    levels = list(dataset["level"]) if "level" in dataset.column_names else []
+    return levels if all(isinstance(level, int) for level in levels) else []
+
+
 def _refuse(values: Mapping[str, Any], refused: Mapping[str, tuple[bool, str]]) -> None:
     """Raise ValueError for the first of the settings, name to (whether it is refused, why)."""
     for name, (is_refused, reason) in refused.items():
@@ -288,9 +294,8 @@ def _check_needs(config: GRPOConfig, method: Method, given: Mapping[str, Any]) -
     if not is_indexable:
         found = {"problem_choice", "more_problems"}
         limits["without a train_dataset that can be indexed (a datasets.Dataset)"] = found
-    has_levels = is_indexable and "level" in columns
-    if not has_levels or dataset.features["level"].dtype in ("string", "large_string"):
-        limits["without numbers in a column 'level' of train_dataset"] = {"levels"}
+    if not is_indexable or not levels_of(dataset):
+        limits["without whole numbers in a column 'level' of train_dataset"] = {"levels"}
     if any(given.get(name) for name in ("tools", "environment_factory", "rollout_func")):
         limits["with tools, environments or a rollout_func"] = {"old_responses", *old}
     if config.use_vllm and config.vllm_importance_sampling_correction:
