@@ -16,6 +16,7 @@ pytest.importorskip("trl", reason="trl is not installed: pip install 'workbench-
 import trl
 import trl_cases
 from small_methods import small
+from test_families import written
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl_cases import (
     dataset,
@@ -33,8 +34,10 @@ from trl_cases import (
 
 from workbench import methods
 from workbench import trl as workbench_trl
+from workbench.objectives import Objective
 from workbench.rollouts import Ragged
 from workbench.slots import Selection, Slot
+from workbench.trl.trainer import COUNTING
 
 pytestmark = pytest.mark.slow
 
@@ -102,6 +105,24 @@ def said_right(completions, answer, **_):
     """Whether the text of any turn is right."""
     texts = [" ".join(turn["content"] for turn in turns) for turns in completions]
     return right(texts, answer)
+
+
+@pytest.mark.parametrize("family", COUNTING)
+def test_a_model_that_counts_positions_does_not_count_the_padding(family, tmp_path):
+    layers = {"attention_types": [[["global", "local"], 1]]} if family == "gpt_neo" else {}
+    model = str(written(tmp_path / "model", family, **layers))
+    method = methods.grpo(4, objective=Objective(kl=0.1))
+    one = trainer(tmp_path, method, model=model, disable_dropout=True)
+    rows = hand_made_round().rollouts
+    rows = rows.assign(prompt=rows.prompt.first(np.arange(2, 9).clip(max=5)))
+    for model in (one.model, one.ref_model):
+        scored, _ = one.score_tokens(model, one.tokens(rows))
+        for row, (prompt, response) in enumerate(zip(rows.prompt, rows.response)):
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([[*prompt, *response]])).logits[0]
+            alone = logits.log_softmax(-1)[len(prompt) - 1 : -1]
+            expected = alone[range(len(response)), response.tolist()]
+            torch.testing.assert_close(scored[row, : len(response)], expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["pods", "dapo", "aero", "cbs"])

@@ -49,6 +49,8 @@ from workbench.utils.descriptions import describe
 from workbench.utils.failures import release
 
 CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # TRL's losses with a clip range
+# Models that count the padding as positions too. TRL fills up prompts on the left.
+COUNTING = ("biogpt", "gpt2", "gpt_bigcode", "gpt_neo", "openai-gpt", "xglm")
 ADVICE = "Check the rewards, what counts as correct (correct=), and how hard the problems are."
 
 
@@ -132,6 +134,10 @@ class GRPOTrainer(BatchingTrainer):
             method, bound.arguments, correct, rows_at_once, objective_from
         )
         super().__init__(*bound.args[1:], **bound.kwargs)
+        for each in filter(None, (self.model, self.ref_model)):
+            core = self.accelerator.unwrap_model(each)
+            if core.config.model_type in COUNTING:
+                core.register_forward_pre_hook(_with_positions, with_kwargs=True)
         # A trainer that goes on on another day asks the same.
         clock = checks.clock_of(self.processing_class)
         self.chat_template_kwargs = {**clock, **self.chat_template_kwargs}
@@ -387,3 +393,10 @@ class GRPOTrainer(BatchingTrainer):
                 numbers = self.driver.load(checkpoint, step=self.state.global_step)
                 self.verdict.known = bool(numbers["known"])
         super()._load_optimizer_and_scheduler(checkpoint)
+
+
+def _with_positions(model: Any, inputs: tuple, options: dict[str, Any]) -> Any:
+    """The arguments of a forward pass of TRL's, with positions that begin behind the padding."""
+    if options.get("use_cache") is False and options.get("position_ids") is None:
+        options["position_ids"] = (options["attention_mask"].cumsum(1) - 1).clamp(min=0)
+    return inputs, options
