@@ -350,8 +350,7 @@ class GRPOTrainer(BatchingTrainer):
         for part in gather_object([measured]):
             measured = np.where(np.isnan(measured), part, measured)
         rows = self.driver.outcome.rows
-        nothing = float("nan")
-        stats = StepStats(nothing, nothing, nothing, 0, 0, *measured[:, rows])
+        stats = StepStats(math.nan, math.nan, math.nan, 0, 0, *measured[:, rows])
         return [(np.arange(len(rows)), stats)]
 
     # What is logged
