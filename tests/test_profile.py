@@ -1,8 +1,10 @@
 """`wb.profile`: what a model does before it is trained, and what each method would do there."""
 
+import dataclasses
 import inspect
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import pandas as pd
 import pytest
 from conftest import small_lab
 from scipy.special import comb
+from test_same_run import MODEL, ROWS, changed_weights
 from test_served import at, lab_at
 from typer.testing import CliRunner
 
@@ -23,9 +26,11 @@ import workbench as wb
 from papers import profiles
 from workbench.__main__ import main
 from workbench.analysis.cost import MACHINES
+from workbench.policies import Sampling
 from workbench.policies.served import ServerError
 from workbench.trials.profile import Profile
 from workbench.trials.rates import GRID
+from workbench.verifiers import Scores, Verifier
 
 SCRIPT = """
 import sys
@@ -488,6 +493,36 @@ def test_a_part_that_is_not_what_was_asked_is_named(tmp_path):
     assert wb.Profile.read(out).table["samples"].tolist() == [2] * 12
     second.unlink()
     assert wb.Profile.read(out).notes == ["4 problems are not sampled yet"]
+
+
+STATUS = "ok"
+
+
+class Lenient(Verifier):
+    """A verifier of one's own that says the same of every response."""
+
+    def judge(self, responses, answers):
+        return Scores.of([STATUS] * len(responses))
+
+
+@pytest.mark.slow
+def test_responses_of_other_weights_or_judged_by_other_code_are_refused(tmp_path, monkeypatch):
+    """As where a checkpoint was overwritten, or a mistake in a verifier was mended."""
+    model = tmp_path / "model"
+    shutil.copytree(MODEL, model)
+    short = Sampling(max_new_tokens=8)
+    lab = wb.labs.transformers(str(model), wb.problems.from_rows(ROWS), sampling=short)
+    wb.profile(lab, samples=2, out=tmp_path / "weights")
+    wb.profile(lab, samples=2, out=tmp_path / "weights")
+    shutil.rmtree(model)
+    changed_weights(model)
+    with pytest.raises(ValueError, match=r"it has responses of other policy;"):
+        wb.profile(lab, samples=2, out=tmp_path / "weights")
+    own = dataclasses.replace(small_lab(), verifier=Lenient())
+    wb.profile(own, samples=2, problems=3, out=tmp_path / "code")
+    monkeypatch.setitem(globals(), "STATUS", "wrong")
+    with pytest.raises(ValueError, match=r"it has responses of other code;"):
+        wb.profile(own, samples=2, problems=3, out=tmp_path / "code")
 
 
 @pytest.mark.slow

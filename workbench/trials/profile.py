@@ -26,11 +26,13 @@ from workbench.labs import Lab
 from workbench.methods import Method
 from workbench.pools import Pool, Problem
 from workbench.records import files
+from workbench.records.manifest import made_of, tokenizer_of
 from workbench.records.tables import content_of, reading
 from workbench.trials.beliefs import Started
 from workbench.trials.plan import group_costs, plan
 from workbench.trials.rates import GRID, Rates
 from workbench.trials.samples import final_answer, read_samples, tally
+from workbench.utils.code import digest_of, own_code
 from workbench.utils.validation import instance_of, number, output, whole_number
 
 if TYPE_CHECKING:
@@ -315,14 +317,23 @@ def profile(
     asked = _asked(lab, problems, seed)
     settings = {
         "lab": lab.description(),
+        "code": digest_of(own_code([lab.verifier, lab.make_policy])),
         "samples": samples,
         "seed": seed,
         "problems": [astuple(each) for each in asked],
     }
     with TemporaryDirectory() as memory:
         folder = Path(memory if out is None else out)
-        _begin(folder, settings)
-        _sample(lab, asked, samples, seed, folder)
+        _check(folder, settings)
+        policy = lab.make_policy()
+        # Of weights and tokenizer the lab's description does not say more than a name.
+        if hasattr(policy, "state_dict"):
+            settings |= {"policy": made_of(policy), "tokenizer": tokenizer_of(policy)}
+        _check(folder, settings)
+        if not (folder / SETTINGS).exists():
+            files.make_directory(folder)
+            files.write(folder / SETTINGS, json.dumps(settings, indent=1).encode())
+        _sample(lab, policy, asked, samples, seed, folder)
         return _stored(folder)
 
 
@@ -337,16 +348,16 @@ def _asked(lab: Lab, problems: Any, seed: int) -> list[Problem]:
     return lab.problems.draw(problems, 0, seed)[0]
 
 
-def _begin(folder: Path, settings: dict[str, Any]) -> None:
-    """Write what is sampled, or check that it is what the folder has."""
+def _check(folder: Path, settings: dict[str, Any]) -> None:
+    """ValueError unless the folder has nothing yet, or responses to what is asked for."""
     path = folder / SETTINGS
-    text = json.dumps(settings, indent=1)
     if not path.exists():
-        files.make_directory(folder)
-        files.write(path, text.encode())
+        return
     with reading(path):
         found = dict(json.loads(files.read_ordinary(path)))
-    other = [name for name, value in json.loads(text).items() if found.get(name) != value]
+    asked = json.loads(json.dumps(settings))
+    # Folders of earlier versions do not say everything.
+    other = [name for name, value in asked.items() if found.get(name, value) != value]
     if other:
         raise ValueError(
             f"out={str(folder)!r}: it has responses of other {', '.join(other)}; give the same "
@@ -354,12 +365,13 @@ def _begin(folder: Path, settings: dict[str, Any]) -> None:
         )
 
 
-def _sample(lab: Lab, asked: list[Problem], samples: int, seed: int, folder: Path) -> None:
+def _sample(
+    lab: Lab, policy: Any, asked: list[Problem], samples: int, seed: int, folder: Path
+) -> None:
     """Sample what the folder does not have yet, batch by batch."""
     from tqdm.auto import tqdm
     from tqdm.notebook import tqdm_notebook
 
-    policy = None
     settings = files.read_ordinary(folder / SETTINGS)
     # A file gets a line now and then, a terminal or a notebook a bar. All have the time that
     # remains.
@@ -369,7 +381,6 @@ def _sample(lab: Lab, asked: list[Problem], samples: int, seed: int, folder: Pat
             batch = asked[start : start + BATCH]
             path = folder / f"{start // BATCH:06d}.parquet"
             if not path.exists():
-                policy = policy or lab.make_policy()
                 with at_rest(policy):
                     rollouts, right = answers(
                         policy, batch, lab.verifier, samples, lab.sampling, seed
