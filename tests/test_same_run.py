@@ -491,6 +491,25 @@ def test_a_trial_mixes_versions_by_one_word(made, tmp_path, monkeypatch):
     assert not beside.look().found
 
 
+@pytest.mark.long
+def test_a_trial_of_which_the_weights_were_overwritten_is_refused(tmp_path):
+    """An arm that joined later was compared with a baseline that began with other weights."""
+    model = tmp_path / "model"
+    shutil.copytree(MODEL, model)
+    tiny = trial_script.lab()
+    pools = (tiny.problems, tiny.held_out)
+    options = {"verifier": tiny.verifier, "sampling": tiny.sampling, "samples": 8}
+    lab = wb.labs.transformers(str(model), *pools, **options)
+    out = tmp_path / "trials" / "one"
+    trial(out, lab=lab).run()
+    trial(out, lab=lab).run()
+    shutil.rmtree(out / "runs" / "three")
+    shutil.rmtree(model)
+    changed_weights(model)
+    with pytest.raises(ValueError, match=r"runs/.*seed-\d: .*began with other weights"):
+        trial(out, lab=lab).run()
+
+
 @pytest.mark.slow
 def test_a_flipped_bit_in_a_run_of_a_trial_is_named(made, tmp_path):
     """It was once told of as "no such column", or as a run that could not go on."""

@@ -204,6 +204,7 @@ class Trial:
         self._tuning_lab = pickle_lab(self.settings.tuning_lab)
         self._found: dict[TrialRun, Curve | None] = {}  # so that no run is read twice
         self._failed: dict[str, str] = {}
+        self._weights: dict[int, str | None] = {}  # that runs began with, by seed
         # The directories of trials beside this one, whose runs are used where they are the same.
         plans = sorted(self.out.parent.glob(f"*/{PLAN}"))
         self._beside = [plan.parent for plan in plans if plan.parent != self.out]
@@ -529,11 +530,26 @@ class Trial:
                     warnings.warn(text, RecordWarning, stacklevel=2)
                     continue
                 prepare(made)  # what the record says of itself decides
+                self._check_weights(made)
                 return made
             except ValueError as error:
                 if folder == self.out:
                     raise ValueError(f"out={str(self.out)!r}: {case.name}: {error}") from None
         return None
+
+    def _check_weights(self, made: Case) -> None:
+        """ValueError for a run that began with other weights than others of its seed.
+
+        A fingerprint has no more of a model than its name, and the model may be another by now.
+        """
+        manifest = load(made.record).manifest if made.finished else {}
+        weights = manifest.get("policy", {}).get("weights")
+        first = self._weights.setdefault(made.values["seed"], weights)
+        if not self._mixed and None not in (first, weights) and first != weights:
+            raise ValueError(
+                "it began with other weights than a run of another arm with its seed; was the "
+                "model overwritten? Name another directory"
+            )
 
     # The plan on disk
 
