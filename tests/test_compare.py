@@ -746,6 +746,12 @@ def test_an_arm_that_is_logged_seldom_does_not_look_slow(tmp_path):
     for baseline in runs:
         [row] = wb.compare(runs, target=0.5, baseline=baseline).table.to_dict("records")
         assert row["verdict"] == "alike" and row["ratio"] == pytest.approx(1, abs=0.01)
+    # Its score is not read between two of its values either.
+    for file in runs["often"].iterdir():
+        pd.read_csv(file).iloc[:16].to_csv(file, index=False)
+    found = wb.compare(runs)
+    assert found.budget == 100 and "step 100, the last that" in str(found)
+    assert found.table["verdict"].tolist() == ["open"]
     # Beyond the end of the one that is logged seldom, and where they share no step, all count.
     short = csv(tmp_path / "short.csv", [0.05, 0.1], [0, 15])
     far = csv(tmp_path / "far.csv", [0.05, 0.1, 0.2, 0.6], [0, 5, 20, 30])

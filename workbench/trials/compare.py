@@ -135,9 +135,11 @@ def compare(
     -----
     Differences are paired, with Student's interval, where every run of the smaller arm has a
     partner of its seed; otherwise they are Welch's. Scores are read at the largest x that all runs
-    reached, linear between two logged values. Costs of an arm that was logged at least twice as
-    often as the other one are read at its steps. Scores between 0 and 1 that begin before the first
-    step are forecast to twice as much, see `analysis.forecast`, tried on held-out accuracies.
+    reached, or at the last one before it of the run that was logged most seldom, where another was
+    logged at least twice as often. Between two logged values they are linear. Costs of an arm that
+    was logged at least twice as often as the other one are read at the other's steps. Scores
+    between 0 and 1 that begin before the first step are forecast to twice as much, see
+    `analysis.forecast`, tried on held-out accuracies.
     """
     whole_number("smooth", smooth, 1)
     if target is not None:
@@ -305,9 +307,23 @@ def _budget(curves: Mapping[str, list[Curve]], unit: Along) -> tuple[float, list
     x = unit.name
     if budget < max(curve.places(unit)[0] for curve in everyone):
         raise ValueError(f"{shortest.path}: it ended at {x} {budget:g}, before another run began")
+    gaps = np.array([_gap(curve) for curve in everyone])
+    seldom = everyone[int(gaps.argmax())]
+    logged = seldom.places(unit)[1:]
+    if 2 * gaps.min() <= gaps.max() and logged[0] <= budget < logged[-1]:
+        # Not between two values that lie far apart, see `_as_seldom`.
+        budget = float(logged[logged <= budget][-1])
+        return budget, [
+            f"Scores are read at {x} {budget:g}, the last that {seldom.path} has there."
+        ]
     if budget < max(curve.places(unit)[-1] for curve in everyone):
         return budget, [f"Scores are read at {x} {budget:g}, where {shortest.path} ended."]
     return budget, []
+
+
+def _gap(curve: Curve) -> float:
+    """Steps between two logged values; NaN where the log has no steps."""
+    return float(np.diff(curve.table["step"]).mean())
 
 
 def _doubled(curves: Mapping[str, list[Curve]]) -> list[str]:
@@ -414,7 +430,7 @@ def _as_seldom(*arms: Sequence[Curve]) -> list[Sequence[Curve]]:
     Between two logged values a score is linear, and lies below a curve that bends. An arm would
     look slow because it was logged seldom.
     """
-    gaps = [np.median([np.diff(c.table["step"]).mean() for c in arm]) for arm in arms]
+    gaps = [np.median([_gap(curve) for curve in arm]) for arm in arms]
     read = []
     for arm, gap, other, theirs in zip(arms, gaps, arms[::-1], gaps[::-1]):
         longest = max((c.table["step"].to_numpy() for c in other), key=lambda steps: steps[-1])
