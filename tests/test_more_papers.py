@@ -1321,6 +1321,16 @@ def test_adarft_takes_the_nearest_difficulties_and_the_same_again():
     assert [p.id for p in adarft.choose(pool, 2, HERE)] == ["p0", "p2"]
 
 
+def test_problems_that_are_all_of_one_level_have_none_to_choose_by(tmp_path):
+    """All would be nearest, so that the first ones would come in every round."""
+    lab = wb.labs.tiny(pool=8, levels=(2,), held_out=4)
+    with pytest.raises(ValueError, match=r"^curriculum=AdaRft.*\(levels\)"):
+        wb.Run(lab, wb.methods.adarft(2), out=tmp_path / "run")
+    known = {problem.id: float(place) for place, problem in enumerate(lab.problems)}
+    of_own = wb.methods.adarft(2, curriculum=curricula.AdaRft(difficulties=known))
+    wb.Run(lab, of_own, out=tmp_path / "run", problems_per_round=4)
+
+
 @pytest.mark.parametrize("value", [curricula.Cures(), curricula.Dps(), curricula.AdaRft()])
 def test_a_round_that_asks_for_more_than_is_left_gets_what_is_left(value):
     pool = pool_of(5, levels=[3, 1, 2, 1, 5])

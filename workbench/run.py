@@ -265,7 +265,10 @@ class Run:
     ) -> None:
         instance_of("lab", lab, Lab, "labs.tiny()")
         instance_of("method", method, Method, "methods.grpo()")
-        method.check_provided(NEEDS.keys() - lab.lacks, f"the lab {lab.name}")
+        # A level that all problems have tells none from another.
+        levels = {each.level for each in lab.problems} if isinstance(lab.problems, Pool) else ()
+        lacks = lab.lacks | ({"levels"} if len(levels) == 1 else set())
+        method.check_provided(NEEDS.keys() - lacks, f"the lab {lab.name}")
         whole_number("seed", seed, 0)
         whole_number("problems_per_round", problems_per_round, 1, MOST_PROBLEMS)
         # At most one for each problem.
@@ -274,8 +277,6 @@ class Run:
         whole_number("checkpoint_every", checkpoint_every, 1)
         if learning_rate is not None:
             positive_number("learning_rate", learning_rate, high=LARGEST_LEARNING_RATE)
-        if out is not None:
-            output("out", out)
         # In this way a sweep over a notebook reaches its runs.
         label = label if label is not None else os.environ.get("WORKBENCH_LABEL")
         if label is not None:
@@ -301,7 +302,7 @@ class Run:
         if out is None:
             out = tempfile.mkdtemp(prefix="workbench-")
             weakref.finalize(self, _remove_directory, out, os.getpid())
-        self.path = Path(out).absolute()  # the working directory may change
+        self.path = output("out", out)  # absolute, since the working directory may change
         self.trackers = Trackers(trackers, self.path)
         self._has_begun = False  # whether this object has had a record
         self._check_directory()
