@@ -98,7 +98,7 @@ def train(name, data, seed, asked):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default=str(shipped("models/tiny")), help="a name or a path")
-    parser.add_argument("--data", help="a file of problems; the tiny model's arithmetic without")
+    parser.add_argument("--data", help="a file with the columns prompt and answer")
     parser.add_argument("--tokens", type=int, default=64, help="the longest response")
     parser.add_argument("--learning-rate", type=float, default=2e-4, help="1e-6 for large models")
     parser.add_argument("--steps", type=int, default=20)

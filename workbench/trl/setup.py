@@ -234,7 +234,8 @@ def _apply_group_size(config: GRPOConfig, method: Method) -> None:
     if batch % size:
         raise ValueError(
             f"generation_batch_size={batch}: the method {method.name!r} "
-            f"trains on {size} rollouts of a problem, so a multiple of {size} is needed"
+            f"trains on {size} rollouts of a problem, so a multiple of {size} is needed; where "
+            f"nothing else sets it, per_device_train_batch_size={size} does"
         )
     # Evaluation has its own number, which would otherwise follow the new one unnoticed.
     if config.num_generations_eval is None:
