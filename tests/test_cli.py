@@ -124,6 +124,7 @@ def test_run_reads_problems_from_a_file_and_the_record_names_it(from_data, tmp_p
     assert pool[1].answer == "2"
     record = wb.load(tmp_path / "run")
     assert set(record.rollouts()["problem"]) < {problem.id for problem in pool}
+    assert "no held-out accuracy" in result.output and "--held-out-data" in result.output
     # What the manifest names can be made again.
     resumed = invoke("resume", tmp_path / "run", "--rounds", 2)
     assert resumed.exit_code == 0, resumed.output
@@ -136,6 +137,9 @@ def test_what_is_wrong_with_a_file_of_problems_is_one_line(from_data, tmp_path):
     assert "row 1: the gold is None; a text that is not blank, or a number, is needed" in line
     misspelt = only_line(from_data(rows, "--prompt-column", "qestion"))
     assert "no column 'qestion'" in misspelt and "did you mean 'question'" in misspelt
+    assert "; prompt-column names another" in misspelt
+    misspelt = only_line(from_data(rows, "--prompt-column", "question"))
+    assert "; answer-column names another" in misspelt
     assert "a file ending in .jsonl" in only_line(from_data(rows, name="train.txt"))
     lab = ["--lab", "transformers", "--model", "m"]
     missing = run("grpo", "--data", tmp_path / "nowhere.csv", out=tmp_path / "run", lab=lab)
@@ -352,6 +356,8 @@ def test_paths_of_other_runs_may_hold_an_equals_sign(tmp_path, monkeypatch):
             Path(name, f"seed-{seed}.csv").write_text("\n".join(["step,reward", *rows]))
     done = invoke("compare", "lr=1", "mine=lr=2", "--json")
     assert [row["arm"] for row in json.loads(done.stdout)["arms"]] == ["mine"]
+    drawn = invoke("compare", "lr=1", "mine=lr=2", "--out", "figure.svg")
+    assert drawn.output.splitlines()[-1].split() == ["figure", "figure.svg"]
 
 
 def test_compare_counts_rollouts_unless_told_otherwise():

@@ -249,7 +249,7 @@ def compare(
         told = {"x": found.x, "y": found.y, "budget": found.budget, "notes": list(found.notes)}
         say(as_json({**told, "arms": found.table.to_dict(orient="records"), "figure": figure}))
     else:
-        say(f"{found}")
+        say(f"{found}" if figure is None else f"{found}\n\nfigure    {figure}")
 
 
 def _labelled(text: str) -> tuple[str, str]:

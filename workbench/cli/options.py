@@ -15,7 +15,8 @@ Lab = Annotated[
     Option(
         "--lab",
         metavar="NAME|NAME=VALUE",
-        help=f"The lab ({', '.join(LABS)}), or an argument of it, as pool=1024. Repeatable.",
+        help=f"The lab ({', '.join(LABS)}), or an argument of it, as pool=1024. Problems of your "
+        "own are problems.family=from_file and problems.path=FILE. Repeatable.",
     ),
 ]
 Mixed = Annotated[

@@ -53,11 +53,14 @@ def text(summarized: dict[str, Any]) -> str:
         for end in (held_out["first"], held_out["last"]):
             # Levels have two decimals: each is the mean of fewer problems.
             levels = {f"level {name}, {sampled}": f"{x:.2f}" for name, x in end["levels"].items()}
+            levels = levels if len(levels) > 1 else {}
             scores = {sampled: f"{end['accuracy']:.3f}", "greedy": f"{end['greedy']:.3f}"}
             columns[f"round {end['round']}"] = scores | levels
         frame = pd.DataFrame(columns).rename_axis(columns="held-out accuracy")
         lines += ["", frame.to_string()]
     if summarized["rounds"]:
+        if not held_out:
+            lines += ["", "no held-out accuracy: nothing was evaluated (run --held-out-data FILE)"]
         phases = "  ".join(f"{name} {value:.3f}" for name, value in summarized["seconds"].items())
         effective = f"{summarized['effective']:.0%} with a gradient"
         lines += [
