@@ -184,6 +184,11 @@ def test_rows_in_place_of_a_pool_are_told_how_to_become_one():
         Pool("1+1=")
 
 
+def test_what_is_no_adapter_is_answered_with_one():
+    with pytest.raises(ValueError, match=r"lora=16: .*dict\(r="):
+        wb.labs.transformers("any-model", wb.problems.arithmetic(8), lora=16)
+
+
 @pytest.mark.parametrize("make", [wb.labs.transformers, wb.labs.unsloth])
 @pytest.mark.parametrize("model", ["./nope", "/nowhere/at/all", "~/models/mine", "../nope"])
 def test_a_model_directory_that_is_not_there_is_no_name_on_the_hub(make, model):

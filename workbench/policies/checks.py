@@ -329,7 +329,10 @@ def check_length(config: Any, max_length: int | None, max_new_tokens: int = 0) -
     if max_length is not None and max_length > limit:
         raise ValueError(f"max_length={max_length}: {why}")
     if max_new_tokens >= limit:
-        raise ValueError(f"sampling.max_new_tokens={max_new_tokens}: {why}")
+        raise ValueError(
+            f"sampling.max_new_tokens={max_new_tokens}: {why}, for the prompt and the response; "
+            f"take sampling=Sampling(max_new_tokens={limit // 2}), or another number below"
+        )
 
 
 def windows(config: Any) -> list[int]:
@@ -387,8 +390,9 @@ def load_configuration(path: Any, revision: str | None, template: str) -> tuple[
         if type(tokenizer).__name__ == "MistralCommonBackend":
             tokenizer = PreTrainedTokenizerFast.from_pretrained(path, **options)
     except OSError as error:
+        where = "" if Path(path).exists() else "there is no such directory here; "
         raise OSError(
-            f"model={str(path)!r}: {cause_of(error)}; with a network, `hf download` brings a model"
+            f"model={str(path)!r}: {where}{cause_of(error)}; online, `hf download` brings a model"
         ) from error
     check_template(template, tokenizer)
     # A model of text and images keeps the sizes of its language model in a configuration inside.

@@ -26,6 +26,9 @@ SamplingObject = Annotated[
 Options = Annotated[
     Mapping[str, Any], partial(instance_of, kinds=Mapping, example="dict(weight_decay=0.1)")
 ]
+LoraOptions = Annotated[
+    Mapping[str, Any], partial(instance_of, kinds=Mapping, example="dict(r=64)")
+]
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ class TransformersConfig(ModelConfig):
         Default: 5e-6 with LoRA (PODS, section 4.1), 1e-6 without.
     """
 
-    lora: Options | None = None
+    lora: LoraOptions | None = None
     dtype: Annotated[str, choice("float32", "bfloat16", "float16")] = "float32"
     gradient_checkpointing: bool | None = None
     engine: Annotated[str, choice("transformers", "vllm")] = "transformers"
