@@ -26,9 +26,7 @@ SamplingObject = Annotated[
 Options = Annotated[
     Mapping[str, Any], partial(instance_of, kinds=Mapping, example="dict(weight_decay=0.1)")
 ]
-LoraOptions = Annotated[
-    Mapping[str, Any], partial(instance_of, kinds=Mapping, example="dict(r=64)")
-]
+LoraOptions = Annotated[Mapping[str, Any], partial(instance_of, kinds=Mapping, example="dict(r=8)")]
 
 
 @dataclass(frozen=True)
