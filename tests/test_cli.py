@@ -137,9 +137,9 @@ def test_what_is_wrong_with_a_file_of_problems_is_one_line(from_data, tmp_path):
     assert "row 1: the gold is None; a text that is not blank, or a number, is needed" in line
     misspelt = only_line(from_data(rows, "--prompt-column", "qestion"))
     assert "no column 'qestion'" in misspelt and "did you mean 'question'" in misspelt
-    assert "; prompt-column names another" in misspelt
+    assert "for the prompt" in misspelt
     misspelt = only_line(from_data(rows, "--prompt-column", "question"))
-    assert "; answer-column names another" in misspelt
+    assert "for the answer" in misspelt
     assert "a file ending in .jsonl" in only_line(from_data(rows, name="train.txt"))
     lab = ["--lab", "transformers", "--model", "m"]
     missing = run("grpo", "--data", tmp_path / "nowhere.csv", out=tmp_path / "run", lab=lab)

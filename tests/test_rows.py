@@ -68,7 +68,7 @@ THIRD = {"prompt": "3+3=", "answer": "6"}
         ([ROWS[0], ["1+1=", "2"]], "row 1"),
         ([{"promt": "1+1=", "answer": "2"}], "row 0 .*'prompt'.*mean 'promt'"),
         ([*ROWS, {"prompt": "3+3="}], "row 2 .*'answer'"),
-        ([{"question": "1+1=", "answer": "2"}], "row 0 .*'question', .*; prompt= names another"),
+        ([{"question": "1+1=", "answer": "2"}], "row 0 .* for the prompt; .*'question'"),
         ([*ROWS, THIRD | {"prompt": "  "}], "row 2: the prompt"),
         ([*ROWS, THIRD | {"prompt": None}], "row 2: the prompt"),
         ([*ROWS, THIRD | {"answer": None}], "row 2: the answer"),

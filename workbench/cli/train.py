@@ -131,10 +131,7 @@ def run(
     if name in LABS and name != "tiny" and missing:
         raise ValueError(f"--lab {name}: it needs {' and '.join(missing)}")
     for which, path in files.items():
-        try:
-            options[which] = from_file(path, prompt=prompt_column, answer=answer_column)
-        except ValueError as error:  # which names arguments of Python
-            raise ValueError(str(error).replace("= names", "-column names")) from None
+        options[which] = from_file(path, prompt=prompt_column, answer=answer_column)
     import workbench as wb
 
     started = wb.Run(

@@ -276,8 +276,8 @@ def _problem(row: Any, columns: Mapping[str, str | None], template: str, where: 
         if column is not None and column not in row:
             there = ", ".join(map(repr, row))
             raise ValueError(
-                f"{where} has no column {column!r}; there are {there}; {argument}= names another "
-                f"one{did_you_mean(column, row)}"
+                f"{where} has no column {column!r} for the {argument}; there are {there}; name "
+                f"another one{did_you_mean(column, row)}"
             )
 
     def refused(column: str, needed: str) -> ValueError:
