@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from dataclasses import replace
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -362,6 +363,7 @@ NONSENSE = {
     "more than were asked for": chat(usage={**COUNTS, "completion_tokens": 33}),
     "no prompt has as many": chat(usage={**COUNTS, "prompt_tokens": 300_000_000}),
     "true": chat(usage={**COUNTS, "completion_tokens": True}),
+    "no tokens of a text": chat(usage={**COUNTS, "completion_tokens": 0}),
 }
 
 
@@ -372,6 +374,18 @@ def test_nonsense_is_one_sentence(kind):
         with pytest.raises(ServerError, match=f"^{url}: .* not of the protocol: ") as error:
             served.generate(PROMPTS[:1], [1], SAMPLING, 0)
     assert "\n" not in str(error.value) and len(str(error.value)) < 800 and len(asked) == 1
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_a_server_that_leaves_the_temperature_unread_is_named(temperature):
+    with rude(sends(chat())) as (url, _), warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        served = ServedPolicy(Server(url, retries=0, deadline=20), "tiny")
+        sampling = replace(SAMPLING, temperature=temperature)
+        served.generate(PROMPTS[:2], [3, 4], sampling, 0)
+        assert not found  # so few may well be the same
+        served.generate(PROMPTS[:4], [8, 0, 1, 12], sampling, 0)
+    assert [str(each.message)[:11] for each in found] == ["temperature"] * (temperature > 0)
 
 
 @pytest.mark.slow

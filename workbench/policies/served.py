@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
@@ -51,6 +52,7 @@ OF_TEMPLATE = 2**16  # tokens that a server may put around a prompt, at most
 NEWER_LIMIT = "max_completion_tokens"
 ABOVE_ONE = 1e-3  # how far rounding may bring the logarithm of a probability above 0
 LARGEST_SEED = 2**31  # the seeds that every server takes are below
+REPEATS = 16  # second and later responses to prompts that are not all the same by chance
 
 
 class ServerError(OSError):
@@ -209,8 +211,7 @@ class Server:
         def choice_of(body: Any, answer: Any) -> Any:
             [choice] = answer["choices"]
             # Anything else is no whole response, and would be rewarded as a short one.
-            if choice["finish_reason"] not in ("stop", "length"):
-                reason = choice["finish_reason"]
+            if (reason := choice["finish_reason"]) not in ("stop", "length"):
                 raise ServerError(f"{self.url}: a response was ended by {brief(reason)}")
             return read(body, choice, answer["usage"])
 
@@ -254,10 +255,9 @@ def _within(until: float, given_up: Event, work: Callable[[], Any]) -> Any:
 
 def _response(request: Request, until: float) -> tuple[int | None, bytes]:
     """What a server sends: the status of a refusal, else None, and its text."""
-    left = max(until - time.monotonic(), 1e-3)
     status = None
     try:
-        answer = urlopen(request, timeout=left)
+        answer = urlopen(request, timeout=max(until - time.monotonic(), 1e-3))
     except HTTPError as error:
         answer, status = error, error.code
     with answer:
@@ -283,11 +283,11 @@ def _taken(text: bytes, read: Callable[[Any], Any]) -> Any:
         raise Nonsense(f"{type(error).__name__}, {cause_of(error)}, in {shown}") from None
 
 
-def _count(name: str, usage: Any, most: int) -> int:
+def _count(name: str, usage: Any, most: int, least: int = 0) -> int:
     """A number of tokens that a server says it has used."""
     number = usage[name]
-    if type(number) is not int or not 0 <= number <= most:
-        raise Nonsense(f"usage.{name} is {brief(number)}; 0 to {most} are possible")
+    if type(number) is not int or not least <= number <= most:
+        raise Nonsense(f"usage.{name} is {brief(number)}; {int(least)} to {most} are possible")
     return number
 
 
@@ -372,8 +372,7 @@ class ServedPolicy:
         is_chat = self.template == "chat"
         bodies = []
         for i, its_seed in zip(batch.owner, batch.seed_of_each):
-            most = sampling.max_new_tokens
-            body = _request_body(self.name, sampling, its_seed, most, self.limit)
+            body = _request_body(self.name, sampling, its_seed, sampling.max_new_tokens, self.limit)
             text = batch.problems[i].prompt
             if is_chat:
                 body["messages"] = [{"role": "user", "content": text}]
@@ -387,13 +386,11 @@ class ServedPolicy:
             text = "" if is_chat and text is None else text
             # The prompt may have opened a thought, which then belongs to the text.
             begun = "" if is_chat else opened_thought(body["prompt"])
-            asked = len(json.dumps(body)) + OF_TEMPLATE
-            return (
-                begun + _text("its content" if is_chat else "its text", text),
-                _count("completion_tokens", usage, sampling.max_new_tokens),
-                _count("prompt_tokens", usage, asked),
-                choice["finish_reason"] == "length",
-            )
+            text = _text("its content" if is_chat else "its text", text)
+            # Some servers fill in zeros where they have not counted.
+            length = _count("completion_tokens", usage, sampling.max_new_tokens, bool(text))
+            asked = _count("prompt_tokens", usage, len(json.dumps(body)) + OF_TEMPLATE)
+            return begun + text, length, asked, choice["finish_reason"] == "length"
 
         path = "/chat/completions" if is_chat else "/completions"
         try:
@@ -405,6 +402,14 @@ class ServedPolicy:
             self.limit = NEWER_LIMIT
             return self.generate(prompts, counts, sampling, seed)
         texts, lengths, of_prompts, truncated = zip(*answers) if answers else ((),) * 4
+        asked = len(set(batch.owner.tolist()))
+        is_same = len(set(zip(batch.owner.tolist(), texts))) == asked
+        if sampling.temperature > 0 and is_same and len(texts) - asked >= REPEATS:
+            warnings.warn(
+                f"temperature: all responses of {self.name} to a prompt are the same, as where a "
+                "server leaves the temperature, or the seed of each request, unread",
+                stacklevel=2,
+            )
         return Rollouts(
             **batch.columns,
             prompt=Ragged.of([np.zeros(n) for n in of_prompts], np.int32),
@@ -512,15 +517,13 @@ class ServedEngine:
             "return_tokens_as_token_ids": True,
             "logprobs": LOGPROBS_OF_MARGINS if margins else 0,
         }
-        texts = [prompts[i].tolist() for i in range(len(prompts))]
+        texts = [each.tolist() for each in prompts]
         bodies = [
             {**further, "prompt": ids, **_request_body(self.name, sampling, seed, int(most))}
             for ids, seed, most in zip(texts, seeds, room)
         ]
 
-        def read(
-            body: Any, choice: Any, _: Any
-        ) -> tuple[list[int], list[float], bool, list[float]]:
+        def read(body: Any, choice: Any, _: Any) -> tuple[Any, ...]:
             ids, logprobs = choice["token_ids"], choice["logprobs"]
             of_tokens = [float(each) for each in logprobs["token_logprobs"]]
             known = all(type(each) is int and 0 <= each < self.vocabulary for each in ids)
