@@ -294,11 +294,34 @@ def test_mini_batches_of_a_size_have_no_small_remainder(size, sizes):
         {"weights": np.ones(3)},
         {"weights": -np.ones(10)},
         {"weights": np.full(10, np.nan)},
+        {"sampler_logprobs": Ragged.of([[-1.0]] * 10, np.float32)},
+        {"max_grad_norm": 0.0},
     ],
 )
 def test_arrays_of_another_shape_or_range_are_named(options):
     with pytest.raises(ValueError, match="".join(options)):
         grpo_step(None, None, ROLLOUTS, **{"advantages": np.zeros(10), **options})
+
+
+@pytest.mark.parametrize("old", [[], [-12.0]], ids=["none", "of the whole response"])
+def test_old_logprobs_that_are_not_of_the_tokens_are_named(policy, old):
+    """A single number would silently stand for all tokens of its response."""
+    table = ROLLOUTS.assign(old_logprobs=Ragged.of([old] * 10, np.float32))
+    with pytest.raises(ValueError, match="old_logprobs"):
+        grpo_step(policy, Gradients(policy), table, ADVANTAGES)
+
+
+@pytest.mark.parametrize("correction", [None, "sequence_truncate"])
+def test_a_response_that_its_sampler_hardly_knew_stops_no_step(policy, correction):
+    """Its weight is beyond float32, also at its padding."""
+    assert ROLLOUTS.lengths.min() < ROLLOUTS.lengths.max()
+    objective = Objective(sampler_correction=correction)
+    old = policy.rescored(ROLLOUTS).old_logprobs
+    table = ROLLOUTS.assign(old_logprobs=old)
+    far = Ragged(old.values - 200, old.offsets)
+    stats = grpo_step(policy, Gradients(policy), table, ADVANTAGES, objective, sampler_logprobs=far)
+    assert np.isfinite(stats.gradient_norm)
+    assert (stats.gradient_norm == 0) == (correction is None)
 
 
 def test_a_row_without_weight_advantage_or_gradient_is_not_trained():

@@ -168,3 +168,12 @@ def test_kl_estimate_is_zero_at_the_reference_and_positive_elsewhere():
 def test_bad_arguments(options, message):
     with pytest.raises(ValueError, match=message):
         Objective(**options)
+
+
+@pytest.mark.parametrize(
+    "option", [{"kl": 0.1}, {"entropy": 0.1}, {"sampler_correction": "mask"}, {"sampler_cap": 3.0}]
+)
+def test_the_loss_alone_refuses_what_it_would_leave_out(option):
+    logprobs = torch.zeros(1, 2)
+    with pytest.raises(ValueError, match=f"^{next(iter(option))}="):
+        policy_loss(logprobs, logprobs, torch.ones(1), torch.ones(1, 2, dtype=bool), **option)

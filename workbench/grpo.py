@@ -20,6 +20,7 @@ from workbench.policies import Policy
 from workbench.policies.batching import micro_batches
 from workbench.rollouts import NonFinite, Ragged, Rollouts, spread
 from workbench.utils.machine import torch_threads
+from workbench.utils.validation import positive_number
 
 # The attributes of `StepStats` that have one number for each rollout.
 PER_ROLLOUT = ("clip_ratio", "entropy", "logprob_diff", "sampler_gap", "sampler_above")
@@ -113,7 +114,7 @@ def grpo_step(
         The frozen policy of the KL penalty.
     on_policy : (R,) bool, optional
         Rollouts that the policy sampled at its present weights. Their old log-probabilities are
-        those of this step's own forward pass, without a gradient, and `old_logprobs` is not read.
+        those of this step's own forward pass, without a gradient, whatever `old_logprobs` holds.
     sampler_logprobs : Ragged, optional
         Log-probability of each response token under the program that sampled, for
         `objective.correction`.
@@ -132,6 +133,11 @@ def grpo_step(
     advantages = checked_advantages("grpo_step", advantages, rollouts)
     if weights is not None:
         weights = checked_numbers("grpo_step", "weights", weights, len(rollouts), low=0)
+    of_tokens = {"old_logprobs": rollouts.old_logprobs, "sampler_logprobs": sampler_logprobs}
+    for name, column in of_tokens.items():
+        if column is not None and not np.array_equal(column.offsets, rollouts.response.offsets):
+            raise ValueError(f"grpo_step: {name} must be one number for each response token")
+    positive_number("max_grad_norm", max_grad_norm)
     if objective.kl > 0 and reference is None:
         raise ValueError(f"kl={objective.kl}: a frozen reference policy is needed")
     step = Step(
@@ -184,7 +190,6 @@ class Step:
         """Compute the gradient in micro-batches, and let the optimizer step."""
         with torch_threads(getattr(self.policy, "threads", None)):
             policy, rollouts = self.policy, self.rollouts
-            size = len(rollouts)
             # Zeros rather than None: a step without any gradient then still moves by Adam's
             # momentum, in a resumed run as in an uninterrupted one.
             optimizer.zero_grad(set_to_none=False)
@@ -193,7 +198,7 @@ class Step:
             policy.model.train()
             computed = self._rows_to_compute()
             # NaN where a rollout is not computed.
-            per_rollout = {name: np.full(size, np.nan) for name in PER_ROLLOUT}
+            per_rollout = {name: np.full(len(rollouts), np.nan) for name in PER_ROLLOUT}
             totals = dict.fromkeys(("loss", "kl", "tokens"), 0.0)
             for rows in micro_batches(rollouts, computed, micro_tokens, policy.layout):
                 loss, means, sums = self.loss(rows)
@@ -245,17 +250,15 @@ class Step:
         mask = torch.as_tensor(part.response.mask(), device=device)
         old_logprobs = of_tokens(self.rollouts.old_logprobs)
         # For these rows the ratio is exactly 1, and its gradient is that of the log-probability.
-        if self.on_policy[rows].any():
-            is_own = torch.as_tensor(self.on_policy[rows], device=device)[:, None]
-            old_logprobs = torch.where(is_own, logprobs.detach(), old_logprobs)
+        is_own = torch.as_tensor(self.on_policy[rows], device=device)[:, None]
+        old_logprobs = torch.where(is_own, logprobs.detach(), old_logprobs)
         weight = of_tokens(self.token_weights)
         advantage = of_tokens(self.advantages, torch.float32)
         chosen = None if self.chosen is None else of_tokens(self.chosen)
 
         # What the tokens add to the objective, corrected where another program sampled them.
         gain, clipped = objectives.gains(objective, logprobs, old_logprobs, advantage, mask, chosen)
-        gap = torch.zeros_like(old_logprobs)
-        above = torch.zeros_like(mask)
+        gap = above = torch.zeros_like(mask)
         if self.sampler_logprobs is not None:
             sampled = of_tokens(self.sampler_logprobs)
             correction, above = objectives.sampler_weights(
@@ -369,8 +372,7 @@ def mark(
     """
     size = len(rollouts)
     per_token = isinstance(advantages, Ragged)
-    selected = np.zeros(size, bool)
-    selected[rows] = True
+    selected = np.isin(np.arange(size), rows)
     trained = np.zeros(size, bool)
     has_gradient = _any_nonzero(advantages) if per_token else np.asarray(advantages) != 0
     trained[rows] = has_gradient & rollouts["gradient"][rows]

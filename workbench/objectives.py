@@ -35,6 +35,7 @@ SURROGATES = ("clip", "cispo", "sapo", "gmpo", "clip_cov", "kl_cov")
 BY_COVARIANCE = ("clip_cov", "kl_cov")  # the surrogates that treat some tokens apart
 SAMPLER_CORRECTION = ("off", "truncate", "mask", "sequence_truncate", "sequence_mask")
 USUAL_CORRECTION = ("sequence_mask", 3.0)  # that of TRL by default, with its cap
+BESIDE_THE_SURROGATE = ("kl", "entropy", "sampler_correction", "sampler_cap")
 
 
 # Bounds of the arguments below
@@ -174,8 +175,8 @@ def policy_loss(
     Raises
     ------
     ValueError
-        For an unknown name, or a clip range that is not (low, high) with low in [0, 1] and high of
-        at least 0.
+        For an unknown name, for a part of an `Objective` that is not of the surrogate, or a clip
+        range that is not (low, high) with low in [0, 1] and high of at least 0.
 
     Examples
     --------
@@ -193,6 +194,8 @@ def policy_loss(
     >>> round(float(policy_loss(new, old, torch.tensor([2.0]), mask)), 4)
     -2.56
     """
+    if beside := sorted(surrogate.keys() & BESIDE_THE_SURROGATE):
+        raise ValueError(f"{beside[0]}={surrogate[beside[0]]!r}: it is no part of policy_loss")
     # Its constructor checks all names and ranges.
     objective = Objective(clip, importance_sampling, loss_aggregation, **surrogate)
     if weights is None:
@@ -241,6 +244,7 @@ def gains(
     """
     if advantages.dim() == 1:
         advantages = advantages[:, None]
+    chosen = torch.zeros_like(mask) if chosen is None else chosen
     log_ratio = log_ratio_of(logprobs, old_logprobs, mask, objective.importance_sampling)
     if objective.surrogate == "gmpo":
         sign = torch.sign(advantages)
@@ -265,10 +269,8 @@ def gains(
         return gain, mask & (bounded != ratio)
     if objective.surrogate == "kl_cov":
         # In place of a bound on all tokens, the chosen few pay for every move.
-        gain = ratio * advantages
-        if chosen is not None:
-            gain = gain - torch.where(chosen, objective.covariance_kl * log_ratio.abs(), 0.0)
-        return gain, torch.zeros_like(mask)
+        penalty = torch.where(chosen, objective.covariance_kl * log_ratio.abs(), 0.0)
+        return ratio * advantages - penalty, torch.zeros_like(mask)
 
     # The lower of the two: where the clip would raise the objective it is not applied.
     gain = torch.minimum(ratio * advantages, bounded * advantages)
@@ -280,10 +282,8 @@ def gains(
         is_below = mask & (advantages < 0) & (gain < floor)
         gain = torch.where(is_below, floor, gain)
         clipped = clipped | is_below
-    if chosen is not None:
-        # A constant has no gradient, which is all that Clip-Cov wants.
-        gain = torch.where(chosen, 0.0, gain)
-    return gain, clipped
+    # A constant has no gradient, which is all that Clip-Cov wants.
+    return torch.where(chosen, 0.0, gain), clipped
 
 
 def tokens_by_covariance(
@@ -327,11 +327,9 @@ def tokens_by_covariance(
         seed = zlib.crc32(old_logprobs[mask].cpu().float().numpy().tobytes())
         order = np.random.default_rng(seed).permutation(len(allowed))[:count]
         rows = allowed[torch.as_tensor(order, device=allowed.device)]
-    is_chosen = torch.zeros_like(covariance, dtype=torch.bool)
-    is_chosen[rows] = True
     # Back from the flat tokens to (R, T).
     chosen = torch.zeros_like(mask)
-    chosen[mask] = is_chosen
+    chosen[mask.nonzero()[rows].unbind(1)] = True
     return chosen
 
 
@@ -458,12 +456,12 @@ def sampler_weights(
     weight = log_weight.exp()
     # Reported also where nothing is corrected, since it shows how far sampler and trainer are
     # apart.
-    above = mask & (weight > cap)
+    above = weight > cap
     if correction == "off":
-        return torch.ones_like(weight), above
-    if correction.endswith("truncate"):
-        return weight.clamp(max=cap), above
-    return torch.where(above, 0.0, weight), above
+        return torch.ones_like(weight), mask & above
+    # At padding too: the weight of a whole response may be infinite.
+    bounded = cap if correction.endswith("truncate") else 0.0
+    return torch.where(above, bounded, weight), mask & above
 
 
 def kl_estimate(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor:
