@@ -402,9 +402,8 @@ class ServedPolicy:
             self.limit = NEWER_LIMIT
             return self.generate(prompts, counts, sampling, seed)
         texts, lengths, of_prompts, truncated = zip(*answers) if answers else ((),) * 4
-        asked = len(set(batch.owner.tolist()))
-        is_same = len(set(zip(batch.owner.tolist(), texts))) == asked
-        if sampling.temperature > 0 and is_same and len(texts) - asked >= REPEATS:
+        distinct = set(zip(batch.owner, texts))
+        if sampling.temperature and len(distinct) == len(set(batch.owner)) <= len(texts) - REPEATS:
             warnings.warn(
                 f"temperature: all responses of {self.name} to a prompt are the same, as where a "
                 "server leaves the temperature, or the seed of each request, unread",
