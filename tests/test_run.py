@@ -33,6 +33,7 @@ from small_methods import NAMES, small
 import workbench as wb
 from workbench.catalogue.greso import Greso
 from workbench.grpo import NonFinite
+from workbench.rollouts import Ragged
 from workbench.rules.allocators import More, Uniform
 from workbench.rules.curricula import ShuffledEpochs
 from workbench.slots import Slot
@@ -589,6 +590,24 @@ def test_a_slot_that_counts_in_a_public_attribute_is_no_other_run(lab, tmp_path)
     assert [row["round"] for row in go(run, 2)] == [2]
     assert run.method.allocator.asked == 2
     assert method.allocator.asked == 0, "the run has a clone"
+
+
+def test_a_policy_of_ones_own_gives_a_log_probability_for_each_token(lab):
+    def make_policy():
+        policy = lab.policy()
+        sampled = policy.generate
+
+        def generate(*arguments):
+            table = sampled(*arguments)
+            whole = [[values.sum()] for values in table.old_logprobs]
+            return table.assign(old_logprobs=Ragged.of(whole, np.float32))
+
+        policy.generate = generate
+        return policy
+
+    run = wb.Run(replace(lab, make_policy=make_policy), wb.methods.grpo(n=4), **SMALL)
+    with pytest.raises(ValueError, match="old_logprobs"):
+        next(run.rounds(1))
 
 
 def test_mini_batches_are_steps(lab):

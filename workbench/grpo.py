@@ -133,10 +133,6 @@ def grpo_step(
     advantages = checked_advantages("grpo_step", advantages, rollouts)
     if weights is not None:
         weights = checked_numbers("grpo_step", "weights", weights, len(rollouts), low=0)
-    of_tokens = {"old_logprobs": rollouts.old_logprobs, "sampler_logprobs": sampler_logprobs}
-    for name, column in of_tokens.items():
-        if column is not None and not np.array_equal(column.offsets, rollouts.response.offsets):
-            raise ValueError(f"grpo_step: {name} must be one number for each response token")
     positive_number("max_grad_norm", max_grad_norm)
     if objective.kl > 0 and reference is None:
         raise ValueError(f"kl={objective.kl}: a frozen reference policy is needed")
@@ -159,7 +155,7 @@ def grpo_step(
 class Step:
     """One optimizer step, whose arguments `grpo_step` describes.
 
-    They are not checked here: `grpo_step` checks them, and so does a round (`workbench.checks`).
+    Most are not checked here: `grpo_step` checks them, and so does a round (`workbench.checks`).
     """
 
     policy: Policy
@@ -177,9 +173,15 @@ class Step:
 
     def __post_init__(self) -> None:
         size = len(self.rollouts)
+        offsets = self.rollouts.response.offsets
+        columns = (self.rollouts.old_logprobs, self.sampler_logprobs)
+        # One number a response would silently stand for each of its tokens.
+        for name, column in zip(("old_logprobs", "sampler_logprobs"), columns):
+            if column is not None and not np.array_equal(column.offsets, offsets):
+                raise ValueError(f"{name}: one number for each response token is needed")
         if not isinstance(self.advantages, Ragged):
             of_tokens = np.repeat(self.advantages, self.rollouts.lengths)
-            self.advantages = Ragged(of_tokens, self.rollouts.response.offsets)
+            self.advantages = Ragged(of_tokens, offsets)
         self.weights = np.ones(size) if self.weights is None else self.weights
         self.on_policy = np.zeros(size, bool) if self.on_policy is None else self.on_policy
         self.token_weights = self._token_weights()
