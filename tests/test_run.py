@@ -592,6 +592,7 @@ def test_a_slot_that_counts_in_a_public_attribute_is_no_other_run(lab, tmp_path)
     assert method.allocator.asked == 0, "the run has a clone"
 
 
+@pytest.mark.slow
 def test_a_policy_of_ones_own_gives_a_log_probability_for_each_token(lab):
     def make_policy():
         policy = lab.policy()
@@ -605,7 +606,8 @@ def test_a_policy_of_ones_own_gives_a_log_probability_for_each_token(lab):
         policy.generate = generate
         return policy
 
-    run = wb.Run(replace(lab, make_policy=make_policy), wb.methods.grpo(n=4), **SMALL)
+    few = {"problems_per_round": 2, "evaluate_every": 0}
+    run = wb.Run(replace(lab, make_policy=make_policy), wb.methods.grpo(n=4), **few)
     with pytest.raises(ValueError, match="old_logprobs"):
         next(run.rounds(1))
 
