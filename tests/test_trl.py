@@ -8,6 +8,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -493,6 +494,39 @@ def test_a_curriculum_chooses_problems_from_the_training_set(tmp_path):
     prompts = data["prompt"][::-1][: len(asked)]
     assert asked == [workbench_trl.problem_id(prompt) for prompt in prompts]
     assert len(asked) in (4, 8, 12)
+
+
+class Chooses(Backwards):
+    """Problems as a function of these makes them."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def choose(self, pool, n, context):
+        return self.function(super().choose(pool, n, context), pool)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda problems, pool: [*problems, pool[0]],
+        lambda problems, pool: [replace(each, prompt=f"7{each.prompt}") for each in problems],
+        lambda problems, pool: [replace(each, id=f"my {each.id}") for each in problems],
+        lambda problems, pool: [each.id for each in problems],
+        lambda problems, pool: None,
+    ],
+    ids=["too many", "other prompts", "other ids", "ids", "none"],
+)
+def test_a_curriculum_that_chooses_anything_else_is_refused(function, tmp_path):
+    one = trainer(tmp_path, methods.grpo(4).but(curriculum=Chooses(function)), max_steps=1)
+    with pytest.raises(ValueError, match=r"^curriculum: "):
+        one.train()
+
+
+def test_a_curriculum_may_return_any_iterable(tmp_path):
+    method = methods.grpo(4).but(curriculum=Chooses(lambda problems, pool: iter(problems)))
+    one = trained(trainer(tmp_path, method, max_steps=1))
+    assert logged(one, "workbench/rollouts") == [[16]]
 
 
 def test_a_stream_serves_where_no_further_problems_are_chosen(tmp_path):

@@ -13,10 +13,12 @@ import trl
 from accelerate.utils import gather_object
 
 from workbench.adapters import Driver, as_problems, verdict_columns, with_prefix
+from workbench.checks import checked_problems
 from workbench.pools import Pool, Problem
 from workbench.rollouts import Ragged, Rollouts
 from workbench.trl.setup import levels_of
 from workbench.trl.table import Verdict, weighted_sum
+from workbench.utils.validation import brief
 
 # What a rollout may carry for TRL's loss besides its tokens: what vLLM reports, and which tokens
 # the model itself wrote where tools or environments answer it.
@@ -212,15 +214,21 @@ class RoundSampler:
         self.rows |= {problem.id: row for problem, row in zip(problems, rows)}
         return problems
 
-    def find_more(self, n: int, problems: Sequence[Problem]) -> Sequence[Problem]:
+    def find_more(self, n: int, problems: Sequence[Problem]) -> list[Problem]:
         """n further problems of the training set, chosen by the curriculum."""
         # A curriculum must not choose what the round has already.
         taken = frozenset(problem.id for problem in problems)
         context = replace(self.driver.context, taken=taken)
         trainer = self.trainer
         chosen = self.driver.method.curriculum.choose(trainer.pool, n, context)
+        chosen = checked_problems("curriculum", chosen, taken, n)
         for problem in chosen:
-            self.rows[problem.id] = trainer.train_dataset[trainer.places[problem.id]]
+            place = trainer.places.get(problem.id)
+            if place is None or trainer.pool[place] != problem:
+                raise ValueError(
+                    f"curriculum: {brief(problem)} is none of train_dataset, whose rows TRL samples"
+                )
+            self.rows[problem.id] = trainer.train_dataset[place]
         return chosen
 
     # Rollouts

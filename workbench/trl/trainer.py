@@ -242,7 +242,7 @@ class GRPOTrainer(BatchingTrainer):
         if driver.method.curriculum.in_order:
             problems = sampler.named(gather_object(inputs)[:: self.num_generations])
         else:
-            problems = list(sampler.find_more(size, []))
+            problems = sampler.find_more(size, [])
             driver.context = replace(driver.context, epoch=driver.method.curriculum.epoch)
         outcome = driver.play(problems, sampler.sample, sampler.find_more)
         # Processes that trained on different rows would drift apart without any error.
