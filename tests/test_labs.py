@@ -165,6 +165,12 @@ def test_any_causal_lm_trains_and_resumes_from_its_manifest(lora, tmp_path):
     assert len(go(again, 2)) == 1
 
 
+def test_held_out_problems_that_are_trained_on_are_named(lab):
+    shared = [replace(each, id=f"own/{each.id}") for each in lab.problems[:3]]
+    with pytest.warns(UserWarning, match="^held_out: 3 of its "):
+        replace(lab, held_out=Pool([*lab.held_out, *shared]))
+
+
 @pytest.mark.slow
 def test_a_lab_of_ones_own_problems_has_to_be_passed(tmp_path):
     own = Pool([Problem(str(i), f"{i}+1=", str(i + 1)) for i in range(4)])

@@ -250,7 +250,9 @@ def test_numbers_of_few_bits_are_taken_as_they_are_written(kind, tmp_path):
     frame = pd.DataFrame({"prompt": [*"abcd"], "answer": written, 0: written})
     frame = frame.astype({"answer": kind, 0: kind})
     frame[["prompt", "answer"]].to_parquet(tmp_path / "data.parquet")
-    for pool in (from_rows(frame), from_file(tmp_path / "data.parquet")):
+    data = pytest.importorskip("datasets").Dataset.from_pandas(frame[["prompt", "answer"]])
+    given = [frame, data, data.with_format("torch")]
+    for pool in (*map(from_rows, given), from_file(tmp_path / "data.parquet")):
         assert [each.answer for each in pool] == ["0.1", "12.34", "0.0001", "2047.0"]
 
 

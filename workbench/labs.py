@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from workbench.datasets.chains import ERROR_RATES, REGIMES
-from workbench.datasets.rows import check_answers
+from workbench.datasets.rows import check_answers, warn_of_overlap
 from workbench.policies import Policy, Sampling, checks, settings
 from workbench.policies.settings import TransformersConfig, UnslothConfig
 from workbench.policies.stress import Stress
@@ -124,6 +124,7 @@ class Lab:
         for pool in (self.problems, self.held_out):
             if isinstance(pool, Pool):
                 _check_texts(pool)
+        warn_of_overlap(self.problems, self.held_out or ())
         check_verifier(self.verifier)
         if not callable(self.make_policy):
             raise ValueError(

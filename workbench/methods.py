@@ -13,7 +13,7 @@ response length, are the lab's.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -249,11 +249,10 @@ class Method:
                     f"({', '.join(different)}); it comes from another method or version"
                 )
 
-    def check_provided(self, provides: Iterable[str], trainer: str) -> None:
+    def check_provided(self, provides: Collection[str], trainer: str) -> None:
         """Raise ValueError when a slot needs what a trainer does not provide, see `slots.NEEDS`."""
-        provides = set(provides)
         for slot, value in self.learning().items():
-            missing = sorted(self._needs_of(slot) - provides)
+            missing = sorted(self._needs_of(slot).difference(provides))
             if missing:
                 raise ValueError(
                     f"{slot}={compose(value)} needs {NEEDS[missing[0]]} ({missing[0]}), which "

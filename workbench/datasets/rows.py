@@ -7,6 +7,7 @@ hour would end there.
 import csv
 import json
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -161,6 +162,18 @@ def check_answers(pool: Pool, verifier: Any) -> None:
         _check_usable(pool.problems, verifier, lambda _: "problems", own=not pool.config)
 
 
+def warn_of_overlap(problems: Any, held_out: Sequence[Problem]) -> None:
+    """Warn where problems that are held out are among those of a pool that is trained on."""
+    prompts = {each.prompt for each in problems} if isinstance(problems, Pool) else set()
+    both = [each.prompt for each in held_out if each.prompt in prompts]
+    if both:
+        warnings.warn(
+            f"held_out: {len(both)} of its {len(held_out)} problems are trained on as well, the "
+            f"first is {brief(both[0])}; leave them out, or let Pool.split make both pools",
+            stacklevel=4,
+        )
+
+
 # The rows of a file, each a dict from column to value
 
 
@@ -218,10 +231,15 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
 
 
 def _of_parquet(path: Path) -> list[dict[str, Any]]:
-    import pyarrow as pa
     import pyarrow.parquet
 
-    table = pyarrow.parquet.read_table(path)
+    return _of_table(pyarrow.parquet.read_table(path))
+
+
+def _of_table(table: Any) -> list[dict[str, Any]]:
+    """The rows of a table of Arrow."""
+    import pyarrow as pa
+
     for place, column in enumerate(table.columns):
         if column.type in (pa.float16(), pa.float32()):
             # As they are written: 0.1 of 32 bits is 0.10000000149 in 64. Whole numbers are exact.
@@ -257,6 +275,9 @@ def _listed_rows(rows: Any) -> list[Any]:
         # As they are written: 0.1 of 32 bits is 0.10000000149 in 64.
         written = rows.astype(dict.fromkeys(short, str))
         return written.astype(dict.fromkeys(short, float)).to_dict("records")
+    # A data set of the package datasets, whatever format it is set to.
+    if hasattr(rows, "with_format") and isinstance(getattr(rows, "num_rows", None), int):
+        return _of_table(rows.with_format("arrow")[:])
     if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
         raise ValueError(
             f"rows={brief(rows)}: a list of dicts is needed, such as "
