@@ -34,6 +34,21 @@ def test_a_part_of_the_reward_is_tried():
     wb.check(Overlong())
 
 
+class Near:
+    """A share of the reward for a number close to the gold answer."""
+
+    name = "near"
+    weight = 0.5
+
+    def __call__(self, rollouts, sampling):
+        gold = np.array([float(answer) for answer in rollouts.answer])
+        return 1 / (1 + np.abs(gold - rollouts.lengths))
+
+
+def test_a_part_of_the_reward_reads_gold_answers():
+    wb.check(Near())
+
+
 class Base(Slot):
     """A selector that keeps the first rows of the round."""
 
@@ -103,6 +118,44 @@ class Shared(Base):
 
     def load_state_dict(self, state):
         self.seen[:] = state["seen"]
+
+
+@dataclass
+class Averages(Slot):
+    """What it has learnt is a field like its arguments, so a run that goes on begins with 0."""
+
+    mean: float = 0.0
+
+    def select(self, rollouts, context):
+        return Selection(np.arange(4))
+
+    def feedback(self, rollouts, context):
+        self.mean += rollouts.reward.mean()
+
+
+SEEN: dict = {}
+
+
+class Global(Base):
+    def feedback(self, rollouts, context):
+        SEEN[context.round] = rollouts.reward.mean()
+
+
+def counting():
+    count = [0]
+
+    def learn():
+        count[0] += 1
+
+    return learn
+
+
+class Closed(Base):
+    def __init__(self, learn):
+        self.learn = learn
+
+    def feedback(self, rollouts, context):
+        self.learn()
 
 
 class Beyond(Base):
@@ -201,6 +254,9 @@ BROKEN = [
     (Forgets(), "load_state_dict"),
     (Objects(), "cannot be stored"),
     (Shared(), "remembers"),
+    (Averages(), "Averages.mean"),
+    (Global(), "SEEN"),
+    (Closed(counting()), "count"),
     (Beyond(), "rows="),
     (Promises(), "trained"),
     (Reads(), "reads_verdict"),

@@ -22,6 +22,7 @@ from workbench.rollouts import Context, Ragged, Rollouts
 from workbench.rounds import play
 from workbench.rules import rewards
 from workbench.slots import Slot
+from workbench.utils.code import own_code
 from workbench.utils.descriptions import compose, describe
 from workbench.utils.groups import place_within
 from workbench.utils.seeding import generator
@@ -72,6 +73,7 @@ def check(value: Any) -> None:
 
 def _check(who: str, slot: str, method: Method) -> None:
     unlearnt, _ = _saved(who, method)
+    unplayed = own_code(method)
     one, other = method.clone(), method.clone()
     for number in range(1, ROUNDS + 1):
         decided, finished = _play(one, number)
@@ -96,6 +98,13 @@ def _check(who: str, slot: str, method: Method) -> None:
         _check_memory(who, one.slots()[slot], other.slots()[slot])
     if _saved(who, one.clone())[0] != unlearnt:
         raise ValueError(f"{who}: a clone remembers what the value has learnt; keep it in __init__")
+    # No checkpoint has the arguments of a value, nor the variables that its code uses.
+    for name, text in own_code(one).items():
+        if unplayed.get(name) != text:
+            raise ValueError(
+                f"{who}: it changes {name}, which no checkpoint has; what it learns belongs into a "
+                "state_field(...), or into what state_dict() returns"
+            )
 
 
 def _slot_of(value: Any) -> str:
@@ -203,6 +212,7 @@ def made_up(
         token_entropy=entropy,
         entropy=entropy.means(),
         text=np.array(["text"] * size, dtype=object),
+        answer=np.array([problems[place].answer for place in places], dtype=object),
         reward=correct.astype(np.float64),
         correct=correct,
         draw=place_within(places) + before[places],
