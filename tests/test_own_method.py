@@ -1,5 +1,7 @@
 """A method of your own that decides in every slot. It trains, and a run of it resumes exactly."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
@@ -89,3 +91,24 @@ def test_three_rounds_resume_exactly(tmp_path):
     resumed = wb.Run.resume(tmp_path / "parts", method=METHOD)
     list(resumed.rounds(3))
     assert whole.record.rollouts().equals(resumed.record.rollouts())
+
+
+@dataclass
+class Averages(Slot):
+    """A selector that learns in an argument, which no checkpoint has."""
+
+    mean: float = 0.0
+
+    def select(self, rollouts, context):
+        return Selection(np.arange(2 if self.mean else 4))
+
+    def feedback(self, rollouts, context):
+        self.mean += 1.0
+
+
+def test_a_run_does_not_go_on_without_what_it_has_learnt_in_an_argument(tmp_path):
+    lab = wb.labs.tiny(pool=8, levels=(1,), base="clean", held_out=0)
+    method = wb.methods.grpo(4).but(name="mine", selector=Averages())
+    list(wb.Run(lab, method, out=tmp_path, problems_per_round=2).rounds(1))
+    with pytest.raises(ValueError, match=r"argument"):
+        list(wb.Run.resume(tmp_path, method=method).rounds(2))

@@ -19,6 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from workbench.records.files import check_ordinary
+from workbench.utils.code import digest_of
+from workbench.utils.descriptions import describe
 from workbench.utils.validation import brief, cause_of
 
 
@@ -107,7 +109,8 @@ def pack(
     """
     tensors = {f"policy.{name}": value for name, value in policy.state_dict().items()}
     tensors |= optimizer_tensors(optimizer)
-    return tensors, {**state, "slots": split_slots(method, tensors)}
+    made_with = digest_of(describe(method))
+    return tensors, {**state, "made_with": made_with, "slots": split_slots(method, tensors)}
 
 
 def unpack(
@@ -144,6 +147,12 @@ def unpack(
                 raise ValueError(f"{name}: shape {value.shape}, not {weights[name].shape}")
         policy.load_state_dict(weights)
         load_optimizer(optimizer, tensors)
+        # Checkpoints of earlier versions do not say it.
+        if state.get("made_with") not in (None, digest_of(describe(method))):
+            raise ValueError(
+                "a slot has changed an argument of its own, which a checkpoint does not have; what "
+                "it learns belongs into a state_field(...)"
+            )
         join_slots(method, state["slots"], tensors)
     except (LookupError, AttributeError, TypeError, RuntimeError, ValueError) as error:
         cause = f"{type(error).__name__}: {cause_of(error)}"
