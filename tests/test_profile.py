@@ -28,6 +28,7 @@ from workbench.__main__ import main
 from workbench.analysis.cost import MACHINES
 from workbench.policies import Sampling
 from workbench.policies.served import ServerError
+from workbench.slots import Slot
 from workbench.trials.profile import Profile
 from workbench.trials.rates import GRID
 from workbench.verifiers import Scores, Verifier
@@ -286,6 +287,31 @@ def test_wrong_plans_are_refused():
         profile.plan("grop")
     with pytest.raises(ValueError, match="prompt"):
         profile.problems()
+
+
+class Invents(Slot):
+    """A curriculum with problems of its own."""
+
+    def choose(self, pool, n, context):
+        return [wb.problems.Problem(f"mine {i}", "1+1=", "2") for i in range(n)]
+
+
+class Near:
+    name = "near"
+    weight = 0.1
+
+    def __call__(self, rollouts, sampling):
+        return np.array([float(answer) > 0 for answer in rollouts.answer])
+
+
+def test_a_plan_of_slots_of_ones_own_says_what_it_cannot_tell():
+    profile = of_counts([4] * 10)
+    with pytest.raises(ValueError, match=r"^curriculum: .*'mine 0'"):
+        profile.plan(Invents(), rounds=1, repetitions=2)
+    profile.table["answer"] = "7"
+    graded = wb.methods.grpo(4).but(reward=(wb.rewards.Correct(), Near()))
+    plan = profile.plan({"plain": "grpo", "graded": graded}, rounds=1, repetitions=2)
+    assert plan["cannot_say"].str.contains("texts").tolist() == [False, True]
 
 
 # What people have

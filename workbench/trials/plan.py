@@ -8,6 +8,7 @@ The model does not learn, so a plan is about the first rounds.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -108,6 +109,8 @@ def plan(
         open_questions = "what is learnt"
         if method.course is not None:
             open_questions += ", and what its course changes"
+        if any(not isinstance(part, rewards.Correct | rewards.Overlong) for part in method.reward):
+            open_questions += ", and what its reward reads in texts"
         rows.append(
             {
                 "method": arm.label,
@@ -158,8 +161,9 @@ class _Rehearsal:
         self.rates = dict(zip(table["problem"], profile.rates.draw(number, seed)))
         levels = table.get("level", pd.Series(0, table.index)).fillna(0).astype(int)
         prompts = table.get("prompt", table["problem"])
-        named = zip(table["problem"], prompts, levels.tolist())
-        self.pool = Pool(Problem(name, prompt, "", level) for name, prompt, level in named)
+        answers = table.get("answer", pd.Series("", table.index))
+        named = zip(table["problem"], prompts, answers, levels.tolist())
+        self.pool = Pool(itertools.starmap(Problem, named))
         self.lengths = _lengths(profile)
         self.limit = max(int(lengths.max()) for lengths in self.lengths.values())
 
@@ -174,7 +178,11 @@ class _Rehearsal:
                 chosen = method.curriculum.choose(self.pool, n, replace(context, taken=taken))
             except PoolExhausted:
                 return []  # a profile is a sample, and the real pool would have more
-            return checked_problems("curriculum", chosen, taken, n)
+            chosen = checked_problems("curriculum", chosen, taken, n)
+            for problem in chosen:
+                if problem.id not in self.rates:
+                    raise ValueError(f"curriculum: the profile has no problem {problem.id!r}")
+            return chosen
 
         problems = choose(self.problems, [])
         context = replace(context, epoch=method.curriculum.epoch)
