@@ -2,10 +2,13 @@
 
 import dataclasses
 import typing
+from collections import defaultdict
 from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 import pytest
+import torch
 from conftest import go, small_lab
 
 import workbench as wb
@@ -348,6 +351,28 @@ def test_a_constructor_that_does_not_keep_an_argument_is_refused_by_name(value, 
         value.clone()
     with pytest.raises(ValueError, match=message):
         describe(value)
+
+
+class Holding(Slot):
+    def __init__(self, held):
+        self.held = held
+
+    def select(self, rollouts, context):
+        return Selection(np.arange(len(rollouts)))
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [torch.ones(2), np.random.default_rng(0), Decimal("0.5")],
+    ids=lambda argument: type(argument).__name__,
+)
+def test_an_argument_that_no_record_can_hold_is_refused_with_its_slot(argument):
+    with pytest.raises(ValueError, match=r"^selector: "):
+        wb.Method("mine", selector=Holding(argument))
+
+
+def test_a_dict_with_a_value_for_missing_keys_prints_itself():
+    assert "defaultdict" in repr(wb.Method("mine", selector=Holding(defaultdict(int, a=1))))
 
 
 # What a value needs of a trainer

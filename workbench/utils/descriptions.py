@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from workbench.utils.validation import brief
+
 # The method by which a value acts in its slot -> the file of `workbench.rules` for that slot.
 HOMES = {
     "choose": "curricula",
@@ -23,6 +25,11 @@ HOMES = {
     "select": "selectors",
     "__call__": "advantages",
 }
+
+NEEDED = (
+    "a configuration holds objects, functions, arrays of NumPy, numbers, strings, lists and dicts "
+    "only"
+)
 
 
 def parameters(value: Any) -> dict[str, Any]:
@@ -34,11 +41,15 @@ def parameters(value: Any) -> dict[str, Any]:
         When the object does not keep an argument as an attribute of the same name.
     """
     kind = type(value)
-    if kind.__init__ is object.__init__:
+    if kind.__init__ is object.__init__ and kind.__new__ is object.__new__:
         # `inspect` would report the *args and **kwargs of object.
         return {}
     arguments = {}
-    for name, parameter in inspect.signature(kind).parameters.items():
+    try:
+        signature = inspect.signature(kind)
+    except ValueError:  # such as tensors and generators
+        raise ValueError(f"{brief(value)}: {NEEDED}") from None
+    for name, parameter in signature.parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise ValueError(
                 f"{kind.__name__}(*{name}): a configuration needs named arguments, so that it can "
@@ -115,10 +126,7 @@ def describe(value: Any) -> Any:
             if _is_same(arguments[name], defaults(type(value))[name]):
                 del arguments[name]
         return {"is": name_of(type(value)), **describe(arguments)}
-    raise ValueError(
-        f"{value!r}: a configuration holds objects, functions, arrays, numbers, strings, lists and "
-        "dicts only"
-    )
+    raise ValueError(f"{brief(value)}: {NEEDED}")
 
 
 def compose(value: Any) -> str:
@@ -133,7 +141,7 @@ def compose(value: Any) -> str:
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     if isinstance(value, type) or inspect.isroutine(value):
         return value.__name__
-    is_data = isinstance(value, np.generic | np.ndarray | PurePath)
+    is_data = isinstance(value, np.generic | np.ndarray | PurePath | dict)
     if is_data or type(value).__module__ == "builtins":
         return repr(value)
     usual = defaults(type(value))
