@@ -539,8 +539,11 @@ def test_check_tries_a_value_of_ones_own(tmp_path, monkeypatch):
         "class Same(selectors.MaxVariance): pass\n"
         "class Wrong(selectors.All):\n"
         "    def select(self, rollouts, context): return [0, 0]\n"
+        "from workbench.rewards import Boxed\n"
+        "part = Boxed()\n"
     )
-    assert json.loads(invoke("check", "ideas_to_check:four", "--json").stdout)
+    for name in ("four", "Boxed", "part"):
+        assert json.loads(invoke("check", f"ideas_to_check:{name}", "--json").stdout)
     assert "missing" in only_line(invoke("check", "ideas_to_check:Same"))
     assert "Wrong" in only_line(invoke("check", "ideas_to_check:Wrong"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from inspect import isroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -165,11 +166,10 @@ def check(
       python -m workbench check my_ideas:Shortest
     """
     import workbench as wb
-    from workbench.slots import Slot
     from workbench.trials.arms import import_name
 
     found = import_name(value)
-    if callable(found) and not isinstance(found, Slot):
+    if isinstance(found, type) or isroutine(found):
         try:
             found = found()
         except TypeError as error:
