@@ -30,7 +30,7 @@ from workbench.policies import Sampling
 from workbench.policies.served import ServerError
 from workbench.slots import Slot
 from workbench.trials.profile import Profile
-from workbench.trials.rates import GRID
+from workbench.trials.rates import GRID, Rates
 from workbench.verifiers import Scores, Verifier
 
 SCRIPT = """
@@ -137,6 +137,35 @@ def test_a_plan_of_aero_against_its_table():
         assert 2.8 < grpo["rollouts"] / aero["trained"] < 2.8 * 1.25
         assert aero["rollouts"] <= grpo["rollouts"] == 2048
         assert profile.by_n([16])["all_wrong"][0] == pytest.approx(0.336, abs=0.06)
+
+
+def printed_rate(correct, samples):
+    """Success rate and the ends of its interval, as a profile prints them."""
+    numbers = re.findall(r"[\d.]+(?=%)", repr(of_counts(correct, samples)).splitlines()[0])
+    return np.array(numbers, float) / 100
+
+
+def test_the_success_rate_is_what_was_counted():
+    """The mean of the fit is drawn to one half: 9.8 % of 8 problems with one of 32 right."""
+    rate, low, high = printed_rate([1] + [0] * 7, 4)
+    assert rate == pytest.approx(1 / 32, abs=1e-3) and 0 < low < 0.01 and 0.15 < high < 0.4
+    # What is never seen has an interval all the same, narrower with more problems.
+    for problems, most in ((1, 0.995), (8, 0.45), (200, 0.02)):
+        rate, low, high = printed_rate([0] * problems, 4)
+        assert (rate, low) == (0, 0) and most / 2 < high < most
+    assert np.allclose(printed_rate([4] * 8, 4), 1 - printed_rate([0] * 8, 4)[[0, 2, 1]])
+    # Of equal rates of problems as much is known as of all their samples, and at most that.
+    assert np.allclose(printed_rate([5, 5, 5, 6], 16)[1:], [0.17, 0.55], atol=0.05)
+
+
+def test_the_interval_of_the_success_rate_holds_it():
+    beta = [(0.1, 2, 8, 4), (0.5, 1, 30, 4), (20, 980, 30, 16), (0.2, 0.2, 8, 8)]
+    for a, b, problems, samples in beta:
+        rng = np.random.default_rng(0)
+        draws = rng.binomial(samples, rng.beta(a, b, (300, problems)))
+        ends = [Rates(np.full(problems, samples), draw).counted() for draw in draws]
+        holds = [low <= a / (a + b) <= high for _, low, high in ends]
+        assert np.mean(holds) >= 0.93
 
 
 def test_problems_are_told_apart():

@@ -262,7 +262,7 @@ class Profile:
     def __repr__(self) -> str:
         table = self.table
         share, low, high = self.rates.expected(GRID**GROUP + (1 - GRID) ** GROUP)
-        mean, mean_low, mean_high = self.rates.expected(GRID)
+        mean, mean_low, mean_high = self.rates.counted()
         kinds = table["status"].value_counts()
         found = ", ".join(f"{kinds.get(k, 0)} {k}" for k in ("hopeless", "done", "suspicious"))
         lines = [

@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+from scipy import stats
 from scipy.special import gammaln, xlog1py, xlogy
 
 from workbench.utils.seeding import generator
@@ -66,6 +67,23 @@ class Rates:
         low, high = np.quantile(means[..., 1:], (0.025, 0.975), axis=-1)
         # Around the fit: where it has all its weight on few rates, refits are to one side of it.
         return np.stack([mean, np.minimum(low, mean), np.maximum(high, mean)], axis=-1)
+
+    def counted(self) -> np.ndarray:
+        """The mean over problems of the share right of their samples, and the ends of its 95 %
+        interval, (3,): Wilson's, with as many samples as would vary so if all were independent.
+        """
+        rates, problems, total = self.correct / self.samples, len(self.samples), self.samples.sum()
+        mean = rates.mean()
+        spread = mean * (1 - mean)
+        # Where all are right or wrong, or there is one problem, samples of one may be all alike.
+        alike = total / problems
+        if spread > 0 and problems > 1:
+            alike = max(alike * rates.var(ddof=1) / spread, 1)
+        n = total / alike
+        width = stats.t.ppf(0.975, max(problems - 1, 1)) ** 2 / n
+        half = np.sqrt(width * (spread + width / 4))
+        ends = (mean + width / 2 + np.array([-half, half])) / (1 + width)
+        return np.array([mean, *ends.clip(0, 1)])
 
     def draw(self, number: int, seed: int) -> np.ndarray:
         """A rate for each problem (P,), drawn from what one of the refits allows."""
