@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -432,6 +433,25 @@ def test_report_writes_a_page(tmp_path):
     assert result.exit_code == 0, result.output
     assert result.output.strip() == str(page)
     assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize(
+    ("selected", "share", "words"),
+    [
+        ((90, 0, 10), 0.14, "of those trained on 14% with a gradient"),
+        ((0, 0, 0), None, "none was trained on"),
+    ],
+    ids=["rounds of other sizes", "nothing was trained on"],
+)
+def test_show_counts_the_share_with_a_gradient_over_all_that_was_trained_on(
+    tmp_path, selected, share, words
+):
+    ratios = [(0.1, math.nan, 0.5)[i] if n else math.nan for i, n in enumerate(selected)]
+    columns = {"selected": selected, "effective_gradient_ratio": ratios}
+    written_records.write(tmp_path, rollouts=(100, 100, 100), columns=columns)
+    path = tmp_path / "a/seed-0"
+    assert json.loads(invoke("show", path, "--json").stdout)["records"][0]["effective"] == share
+    assert f"rollouts 300, {words}\n" in invoke("show", path).output
 
 
 def test_show_prints_a_table_or_json_and_writes_a_figure(tmp_path):

@@ -33,7 +33,10 @@ def summary(record: Record) -> dict[str, Any]:
     # A record without a round has no means to show.
     if len(rounds):
         summarized["rollouts"] = int(rounds["rollouts"].sum())
-        summarized["effective"] = float(rounds["effective_gradient_ratio"].mean())
+        # Of all trained rows together: rounds differ in size, and some train on nothing.
+        selected = rounds["selected"]
+        trained = (rounds["effective_gradient_ratio"] * selected).sum()
+        summarized["effective"] = float(trained / selected.sum()) if selected.any() else None
         phases = [*TRAINING_PHASES, "rescore"] if "seconds_rescore" in rounds else TRAINING_PHASES
         seconds = {phase: rounds[f"seconds_{phase}"].fillna(0).mean() for phase in phases}
         summarized["seconds"] = seconds
@@ -62,10 +65,13 @@ def text(summarized: dict[str, Any]) -> str:
         if not held_out:
             lines += ["", "no held-out accuracy: nothing was evaluated (run --held-out-data FILE)"]
         phases = "  ".join(f"{name} {value:.3f}" for name, value in summarized["seconds"].items())
-        effective = f"{summarized['effective']:.0%} with a gradient"
+        share = summarized["effective"]
+        effective = "none was trained on"
+        if share is not None:
+            effective = f"of those trained on {share:.0%} with a gradient"
         lines += [
             "",
-            f"rollouts {summarized['rollouts']}, of those trained on {effective}",
+            f"rollouts {summarized['rollouts']}, {effective}",
             f"seconds a round without evaluations {summarized['seconds_round']:.2f}: {phases}",
         ]
     return "\n".join(lines) or "\nno round yet"
