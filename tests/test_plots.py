@@ -261,6 +261,45 @@ class TestCosts:
         assert "grpo (1 seed)" in (tmp_path / "drawn" / "axes.svg").read_text()
         assert (tmp_path / "drawn" / "part.svg").exists()
 
+    @pytest.mark.slow
+    @pytest.mark.parametrize("width", [3.25, 7])
+    @pytest.mark.parametrize(
+        ("arms", "label"), [(1, "a"), (20, "a"), (3, "a label with words " * 2)]
+    )
+    @pytest.mark.parametrize("kind", ["outside", "above", "direct", "stacked", "rows", "profile"])
+    def test_no_label_is_cut_off(self, kind, arms, label, width):
+        names = [f"{label}{number}" for number in range(arms)]
+        shares = pd.DataFrame({"generate": 0.3, "verify": 0.2, "update": 0.5}, index=names)
+        table = pd.DataFrame({"difference": 0.1, "low": 0.0, "high": 0.2, "n": 3}, index=names)
+        counts = pd.DataFrame({"problem": names, "samples": 4, "correct": 1})
+        curves = {
+            legend: lambda legend=legend: plots.learning_curve(
+                dict.fromkeys(names, RECORDS[0]), legend=legend, width=width
+            )
+            for legend in ("outside", "above", "direct")
+        }
+        tables = {
+            "stacked": lambda: plots.stacked(shares, width=width),
+            "rows": lambda: plots.differences(table, width=width),
+            "profile": lambda: wb.Profile(counts).plot(width=width),
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # of a layout that has no room
+            ax = (curves | tables)[kind]()
+            figure = ax.figure
+            figure.canvas.draw()
+        legends = [each for each in (*figure.legends, ax.get_legend()) if each]
+        labels = [*ax.texts, *(text for each in legends for text in each.texts)]
+        if kind in ("stacked", "rows"):
+            labels += ax.get_yticklabels()
+        drawn_labels = [each for each in labels if each.get_text()]
+        boxes = [each.get_window_extent() for each in drawn_labels]
+        assert min(box.x0 for box in boxes) >= -2 and min(box.y0 for box in boxes) >= -2
+        assert max(box.x1 for box in boxes) <= figure.bbox.x1 + 2
+        assert max(box.y1 for box in boxes) <= figure.bbox.y1 + 2
+        assert ax.bbox.width > 0.2 * figure.bbox.width and ax.bbox.height > 90
+        assert not any(each.get_window_extent().overlaps(ax.bbox) for each in legends)
+
     def test_a_narrow_axis_has_more_than_one_tick(self):
         """All ratios between .9 and 1.3: the usual ticks would leave 1 alone."""
         ratios = pd.DataFrame({"ratio": [1.0, 1.1, 1.2], "low": 0.95, "high": [1.1, 1.2, 1.3]})

@@ -10,7 +10,7 @@ from workbench.analysis.curves import UNITS
 from workbench.cli.summaries import amount
 from workbench.plots import curves as plots
 from workbench.plots import tables as plots_tables
-from workbench.plots.style import plain
+from workbench.plots.style import heading, plain
 from workbench.records import Record
 
 if TYPE_CHECKING:
@@ -28,12 +28,13 @@ def comparison(
 ) -> Figure:
     """Curves up to where each run ended, and the paired differences at the budget."""
     with plots.style():
-        # In inches: the panel of differences has a row for each method.
-        height = max(3.8, 0.8 + 0.22 * len(groups))
+        # In inches: a row for each method beside the curves, and half a row in the legend below.
+        height = max(3.8, 0.8 + 0.33 * len(groups))
         figure, (curves, differences) = plots.plt.subplots(
             1, 2, figsize=(11, height), layout="constrained"
         )
-        plots.learning_curve(groups, x=x, y=y, legend="above", ax=curves)
+        plots.learning_curve(groups, x=x, y=y, legend=None, ax=curves)
+        heading(curves, legend=2)
         curves.axvline(budget, color="#666666", ls=":", lw=1)
         curves.set_xlabel(f"{plots.AXIS_LABELS[x]} (dotted: {amount(budget)})")
         # The column is missing where there is nothing to compare, and the panel then stays empty.
@@ -41,7 +42,8 @@ def comparison(
             label = "difference in held-out accuracy, 95 %"
             plots_tables.differences(table, label=label, ax=differences)
         title = f"minus {plain(baseline)} at {amount(budget)} {UNITS[x]}"
-        differences.set_title(title, fontsize="small")
+        # At the right, where a long one has the room above the names.
+        differences.set_title(title, fontsize="small", loc="right")
     return figure
 
 

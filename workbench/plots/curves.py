@@ -273,7 +273,8 @@ def overview(records: Any, *, figure: Figure | None = None) -> Figure:
                 by_round = record.rounds.set_index("round")["reward"]
                 reward.plot(by_round, color=PALETTE[0], alpha=0.3, lw=1)
             smoothed = _mean_by_round(group, "reward", 10)
-            reward.plot(smoothed, color=PALETTE[0], label="mean of 10 rounds")
+            text = f"mean of {min(10, len(smoothed))} rounds" if len(smoothed) > 1 else "round 1"
+            reward.plot(smoothed, color=PALETTE[0], label=text)
             short_numbers(reward, "round")
             zero_gradient(group, title="Problems by outcome of their rollouts", ax=shares)
         if all(len(record.evals) for record in group):

@@ -42,6 +42,7 @@ from workbench.utils.validation import brief, instance_of, one_of
 WIDTH = 7.0  # inches
 HEIGHT = 3.6
 NARROW = 5.0  # inches, below which a legend has no room beside the axes
+SHORT = 27  # letters of a label that has room at the end of a line even there
 LABEL_GAP = 0.075  # of the height of the axes, between labels at the ends of lines
 TITLE_LETTERS = 72  # in a line of the title of a whole figure
 
@@ -207,27 +208,65 @@ def finish(
     title, xlabel, ylabel : str, optional
         None leaves what is there.
     legend : {"outside", "above", "direct", None}
-        Beside the axes (below them in a figure of less than 5 inches), above them, as labels at the
-        ends of the lines, or none.
+        Beside the axes, above them, as labels at the ends of the lines, or none. In a figure of
+        less than 5 inches it stands below them, but for short labels at the ends of lines.
     """
-    texts = {"title": title, "xlabel": xlabel, "ylabel": ylabel}
-    ax.set(**{name: text for name, text in texts.items() if text is not None})
+    given = {"title": title, "xlabel": xlabel, "ylabel": ylabel}
+    ax.set(**{name: text for name, text in given.items() if text is not None})
+    if legend is None:
+        return
+    whole: Any = ax.get_figure(root=True)
+    alone = len(whole.axes) == 1
+    handles, names = ax.get_legend_handles_labels()
+    lengths = sorted(map(len, names))
+    # Inches: of a letter and of a line; a handle takes the room of seven letters.
+    letter, line = (share * plt.rcParams["font.size"] / 72 for share in (0.55, 1.6))
+    width = ax.figure.bbox.width / ax.figure.dpi
+    narrow = is_narrow(ax)
+    if (
+        narrow
+        and alone
+        and (legend == "above" or (legend == "direct" and sum(lengths[-1:]) > SHORT))
+    ):
+        legend = "outside"
+    most = int((0.9 if narrow else 0.45) * width / letter) - 7
+    texts = [wrapped(name, most) for name in names]
+    needed = line * sum(text.count("\n") + 1 for text in texts)
     if legend == "direct":
         label_ends(ax)
-    elif legend == "outside" and ax.figure.bbox.width < NARROW * ax.figure.dpi:
+        needed = 0.8 * line * len(names) + 0.9
+    elif legend == "outside" and narrow:
         # Beside narrow axes it would leave no room for them, and without a layout be cut off.
-        whole: Any = ax.get_figure(root=True)
         whole.set_layout_engine("constrained")
-        handles = ax.get_legend_handles_labels()
-        ax.figure.legend(*handles, loc="outside lower left", frameon=False)
+        ax.figure.legend(handles, texts, loc="outside lower left", frameon=False)
+        needed += 2.1
     elif legend == "outside":
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        ax.legend(handles, texts, loc="center left", bbox_to_anchor=(1, 0.5))
     elif legend == "above":
-        # The legend stands where the title would, so the title moves up by its rows of four
-        # entries.
-        entries = len(ax.get_legend_handles_labels()[1])
-        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(entries, 4), borderaxespad=0.2)
-        ax.set_title(ax.get_title("left"), pad=8 + 16 * -(-entries // 4))
+        # The legend stands where the title would, so the title moves up by its rows.
+        # A layout makes the axes a little wider than they are now.
+        room = 1.15 * ax.bbox.width / ax.figure.dpi / letter
+        columns = 4
+        while columns > 1 and sum(lengths[-columns:]) + 7 * columns > room:
+            columns -= 1
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2)
+        ax.set_title(ax.get_title("left"), pad=8 + 16 * -(-len(names) // columns))
+        needed = 0
+    # A figure grows with its labels, as no axes would be left between many of them.
+    if alone:
+        whole.set_figheight(max(whole.get_figheight(), needed))
+
+
+def is_narrow(ax: Axes) -> bool:
+    """Whether a figure has no room for long texts beside its axes."""
+    return bool(ax.figure.bbox.width < NARROW * ax.figure.dpi)
+
+
+def wrapped(text: str, letters: int) -> str:
+    """A label in lines of at most so many letters, its number of seeds in one of them."""
+    return fill(text.replace(" seed", "\N{NO-BREAK SPACE}seed"), letters).replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
 
 
 def heading(
@@ -280,7 +319,8 @@ def label_ends(ax: Axes) -> None:
     # Distances count as they look, in shares of the axes, also where the scale is logarithmic.
     to_axes = ax.transData + ax.transAxes.inverted()
     heights = to_axes.transform(list(ends.values()))[:, 1]
-    for line, height in zip(ends, spread(heights, LABEL_GAP, top=1.0)):
+    gap = min(LABEL_GAP, 1 / len(ends))
+    for line, height in zip(ends, spread(heights, gap, top=1.0)):
         ax.annotate(
             str(line.get_label()),
             (1.01, height),
@@ -332,7 +372,7 @@ def short_numbers(ax: Axes, x: Any) -> None:
     x : str or curves.Unit
         What the axis shows.
     """
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=x == "round"))
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=4 if is_narrow(ax) else 6, integer=x == "round"))
     # Tokens and FLOPs run into millions and more; rounds and seconds are read as they are.
     if x not in ("round", "seconds"):
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))

@@ -19,12 +19,15 @@ from workbench.plots.style import (
     INK,
     NAMED,
     PALETTE,
+    SHORT,
     SOFT,
     framed,
+    is_narrow,
     looks,
     plain,
     ratio_ticks,
     seeds,
+    wrapped,
 )
 
 
@@ -54,7 +57,7 @@ def differences(
         filled = verdicts_on_gains(table) != "open" if "pairs" in table else None
         estimates(ax, table, "difference", [PALETTE[0]] * len(table), filled=filled)
         name_rows(ax, table, table.get("pairs"))
-        ax.locator_params(axis="x", nbins=6)
+        ax.locator_params(axis="x", nbins=3 if is_narrow(ax) else 6)
     return ax
 
 
@@ -111,7 +114,13 @@ def name_rows(ax: Axes, table: pd.DataFrame, counts: pd.Series | None = None) ->
     That is `counts`, or else the column n of the table.
     """
     counts = table.get("n") if counts is None else counts
-    ax.set_yticks(from_above(table), with_seeds(table.index, counts))
+    names = with_seeds(table.index, counts)
+    if is_narrow(ax):
+        names = [wrapped(name, SHORT) for name in names]
+        lines = max(name.count("\n") + 1 for name in names)
+        whole: Any = ax.get_figure(root=True)
+        whole.set_figheight(max(whole.get_figheight(), 1 + 0.2 * lines * len(names)))
+    ax.set_yticks(from_above(table), names)
     ax.set_ylim(-0.6, len(table) - 0.4)
     ax.grid(visible=False, axis="y")
 
