@@ -221,15 +221,12 @@ def finish(
     lengths = sorted(map(len, names))
     # Inches: of a letter and of a line; a handle takes the room of seven letters.
     letter, line = (share * plt.rcParams["font.size"] / 72 for share in (0.55, 1.6))
-    width = ax.figure.bbox.width / ax.figure.dpi
     narrow = is_narrow(ax)
-    if (
-        narrow
-        and alone
-        and (legend == "above" or (legend == "direct" and sum(lengths[-1:]) > SHORT))
-    ):
+    fits = legend == "direct" and max(lengths, default=0) <= SHORT
+    if narrow and alone and not fits:
         legend = "outside"
-    most = int((0.9 if narrow else 0.45) * width / letter) - 7
+    share = 0.9 if narrow else 0.45
+    most = max(int(share * ax.figure.bbox.width / ax.figure.dpi / letter) - 7, 9)
     texts = [wrapped(name, most) for name in names]
     needed = line * sum(text.count("\n") + 1 for text in texts)
     if legend == "direct":
@@ -264,9 +261,8 @@ def is_narrow(ax: Axes) -> bool:
 
 def wrapped(text: str, letters: int) -> str:
     """A label in lines of at most so many letters, its number of seeds in one of them."""
-    return fill(text.replace(" seed", "\N{NO-BREAK SPACE}seed"), letters).replace(
-        "\N{NO-BREAK SPACE}", " "
-    )
+    lines = fill(text.replace(" seed", "\N{NO-BREAK SPACE}seed"), letters)
+    return lines.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def heading(
