@@ -86,7 +86,7 @@ lab: setup ## JupyterLab on notebooks/
 check: setup ## the quick tests, for the one who edits (90 seconds on two cores): no notebooks, nothing marked slow or long
 	@$(IN_PARALLEL) -p no:nbval -m 'not (gpu or long or slow)' tests $(PYTEST_ARGS)
 
-test: setup ## all tests but the long ones, and the notebooks that take seconds, run and compared with what they show (6 to 7 minutes on two cores)
+test: setup ## all tests but the long ones, and the notebooks that take seconds, run and compared with what they show (5 to 6 minutes on two cores)
 	@$(IN_PARALLEL) $(NBVAL) tests $(filter-out $(LONG_NOTEBOOKS),$(NOTEBOOKS)) $(PYTEST_ARGS)
 
 test-long: setup ## what takes minutes: endurance, the pages as built, the notebooks of papers
