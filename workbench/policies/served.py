@@ -113,8 +113,7 @@ class Server:
     @property
     def address(self) -> str:
         """What the path of every request begins with."""
-        has_path = urlsplit(self.url).path.strip("/")
-        return self.url.rstrip("/") + ("" if has_path else "/v1")
+        return self.url.rstrip("/") + ("" if urlsplit(self.url).path.strip("/") else "/v1")
 
     def ask(
         self,
