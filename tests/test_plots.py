@@ -300,6 +300,15 @@ class TestCosts:
         assert ax.bbox.width > 0.2 * figure.bbox.width and ax.bbox.height > 90
         assert not any(each.get_window_extent().overlaps(ax.bbox) for each in legends)
 
+    @pytest.mark.parametrize("first", [10, 9])
+    def test_a_mean_goes_on_to_where_the_first_of_its_seeds_ends(self, first, tmp_path):
+        """Seeds of a method that decides how much it samples end at other numbers of rollouts."""
+        curve(tmp_path, "a", 0, [0.1, 0.3, 0.5], rollouts=first)
+        curve(tmp_path, "a", 1, [0.2, 0.4, 0.6], rollouts=19 - first)
+        line = plots.learning_curve(load_all(tmp_path), x="rollouts").lines[0]
+        assert line.get_xdata()[-1] == 18
+        assert line.get_ydata()[-1] == pytest.approx((0.6 + 0.48) / 2, abs=0.06)
+
     def test_a_narrow_axis_has_more_than_one_tick(self):
         """All ratios between .9 and 1.3: the usual ticks would leave 1 alone."""
         ratios = pd.DataFrame({"ratio": [1.0, 1.1, 1.2], "low": 0.95, "high": [1.1, 1.2, 1.3]})

@@ -168,6 +168,14 @@ def test_the_interval_of_the_success_rate_holds_it():
         assert np.mean(holds) >= 0.93
 
 
+def test_samples_that_differ_are_named_as_a_range():
+    assert repr(of_counts([0, 1, 2], [4, 4, 12])).startswith("3 problems, 4 to 12 samples each:")
+
+
+def test_a_group_of_one_never_has_a_gradient_whatever_it_costs():
+    assert of_rates([0.2, 0.5, 0.7]).by_n([1])["cost"][0] == np.inf
+
+
 def test_problems_are_told_apart():
     profile = of_counts([0] * 20 + [16] * 10 + [8] * 20)
     assert profile.table["status"].tolist() == ["hopeless"] * 20 + ["done"] * 10 + [""] * 20

@@ -348,8 +348,8 @@ def band(
     stop = stop if end is None else min(stop, end)
     places = curves[0][0]
     places = places[(places >= start) & (places <= stop)]
-    # The curve goes on to the very end that was asked for, between two points if need be.
-    if end is not None and stop >= start and stop > (places[-1] if len(places) else -np.inf):
+    # The curve goes on to the very end, between two points of the first one if need be.
+    if stop >= start and stop > (places[-1] if len(places) else -np.inf):
         places = np.append(places, stop)
     if not len(places):
         # Seeds that share no stretch have no mean; the legend names them all the same.

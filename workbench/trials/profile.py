@@ -265,8 +265,9 @@ class Profile:
         mean, mean_low, mean_high = self.rates.counted()
         kinds = table["status"].value_counts()
         found = ", ".join(f"{kinds.get(k, 0)} {k}" for k in ("hopeless", "done", "suspicious"))
+        samples = " to ".join(map(str, sorted({table["samples"].min(), table["samples"].max()})))
         lines = [
-            f"{len(table)} problems, {table['samples'].median():g} samples each: success rate "
+            f"{len(table)} problems, {samples} samples each: success rate "
             f"{mean:.1%} [{mean_low:.1%}, {mean_high:.1%}]",
             f"groups of {GROUP} without a gradient: {share:.1%} [{low:.1%}, {high:.1%}]",
             f"problems: {found}",
