@@ -225,7 +225,7 @@ def finish(
     fits = legend == "direct" and max(lengths, default=0) <= SHORT
     if narrow and alone and not fits:
         legend = "outside"
-    share = 0.9 if narrow else 0.45
+    share = 0.95 if narrow else 0.45
     most = max(int(share * ax.figure.bbox.width / ax.figure.dpi / letter) - 7, 9)
     texts = [wrapped(name, most) for name in names]
     needed = line * sum(text.count("\n") + 1 for text in texts)
@@ -236,7 +236,7 @@ def finish(
         # Beside narrow axes it would leave no room for them, and without a layout be cut off.
         whole.set_layout_engine("constrained")
         ax.figure.legend(handles, texts, loc="outside lower left", frameon=False)
-        needed += 2.1
+        needed += 1.6
     elif legend == "outside":
         ax.legend(handles, texts, loc="center left", bbox_to_anchor=(1, 0.5))
     elif legend == "above":
@@ -249,9 +249,9 @@ def finish(
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2)
         ax.set_title(ax.get_title("left"), pad=8 + 16 * -(-len(names) // columns))
         needed = 0
-    # A figure grows with its labels, as no axes would be left between many of them.
-    if alone:
-        whole.set_figheight(max(whole.get_figheight(), needed))
+    # A figure grows with its labels where they would leave no room for the axes.
+    if alone and whole.get_figheight() < needed:
+        whole.set_figheight(needed + 0.5)
 
 
 def is_narrow(ax: Axes) -> bool:
