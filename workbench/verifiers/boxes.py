@@ -112,7 +112,7 @@ def last_box(text: str) -> str | None:
 def _as_unit(words: str) -> str:
     """Words behind a number as LaTeX has them."""
     words = re.sub(r"\A%", r"\%", words.strip())
-    return words if words.startswith(("\\", "^")) else rf"\text{{ {words}}}"
+    return words if words.startswith(("\\", "^", "_")) else rf"\text{{ {words}}}"
 
 
 def _goes_into(front: str) -> bool:
@@ -136,7 +136,7 @@ def stated(text: str, whole: bool = False) -> str | None:
     Examples
     --------
     >>> stated("So 40 + 2 = 42 eggs."), stated("The answer is $x^2$, since x > 0.")
-    ('\\boxed{40 + 2 = 42 eggs}', '\\boxed{x^2}')
+    ('\\boxed{40 + 2 = 42\\text{ eggs}}', '\\boxed{x^2}')
     >>> stated("Is the answer 42?"), stated("I do not know.")
     ('\\boxed{}', None)
     """
@@ -169,13 +169,13 @@ def stated(text: str, whole: bool = False) -> str | None:
     elif place not in told:
         return None
     sentence = PATTERN.REASON.split(sentence, maxsplit=1)[0]
-    sentence = PATTERN.WITH_UNIT.sub(r"\1\2\\text{ \3}", sentence)
+    sentence = PATTERN.WITH_UNIT.sub(r"\1\2\3\\text{ \4}", sentence)
     # One dollar sign is money, and two are a formula.
     sentence = re.sub(r"(?<!\\)\$", r"\\$" if sentence.count("$") % 2 else "", sentence)
     sentence = re.sub(r"\\[()\[\]]", "", sentence).rstrip(" .=\"'“”_")
     # A point in front of a digit may be a decimal point.
     sentence = re.sub(r"\A(?:[ =\"'“”_]|(?<=\.)\.|\.(?!\d))*", "", sentence)
-    sentence = re.sub(r"(?:です|だ|입니다)\W{0,3}\Z", "", sentence)
+    sentence = re.sub(r"(?:です|だ|입니다|이다)\W{0,3}\Z", "", sentence)
     return BOX + without_mark(sentence) + "}"
 
 
@@ -194,7 +194,13 @@ def _cues(sentence: str) -> list[re.Match]:
     # Where nothing follows "answer is", the next line has what it announces.
     if found and found[-1]["answer"] and found[-1] not in cues:
         return []
-    return [cue for cue in cues if cue["answer"] or cue["cjk"]] or cues
+    named = [cue for cue in cues if cue["answer"] or cue["cjk"]]
+    if not named:
+        return cues
+    # "Answer: She pays 5 dollars." has a sentence of its own behind the mark.
+    between = sentence[named[-1].end() : cues[-1].start()]
+    is_own = re.match(r"\W*[A-Z][a-z]+\s[a-z]", between) and not PATTERN.DENIED.search(between)
+    return cues if is_own else named
 
 
 def without_mark(answer: str) -> str:

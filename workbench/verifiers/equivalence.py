@@ -129,6 +129,9 @@ def _compared(content: str, gold_text: str, known: tuple[str, str, list]) -> str
         return "ok"
     if re.search(r"\.|\\frac|/", gold_text) and PATTERN.DECIMAL_COMMA.fullmatch(content):
         content = content.replace(",", ".")
+    if content.count(r"\approx") == 1:
+        exact, rounded = content.split(r"\approx")
+        return _rounded(exact, rounded, gold_text, known)
     offers = PATTERN.EITHER.split(content)
     is_one = not PATTERN.SEVERAL.search(gold_text)
     if len(offers) > 1 and is_one:
@@ -144,6 +147,9 @@ def _compared(content: str, gold_text: str, known: tuple[str, str, list]) -> str
     if len(set(names)) > 1:
         return "unparsed"
     # Values of unknowns on both sides may come in any order.
+    if "=" not in gold_core:
+        # Indices count the values of one unknown.
+        core = PATTERN.INDEXED.sub(r"\1", core)
     points = [_as_point(text) for text in (gold_core, core)]
     are_values = points[0] != gold_core and points[1] != core
     unknowns = [set(PATTERN.UNKNOWN.findall(text)) for text in (gold_core, core)]
@@ -167,6 +173,18 @@ def _compared(content: str, gold_text: str, known: tuple[str, str, list]) -> str
     if _says_more(core, answer, gold_core, gold):
         return "unparsed"
     return "wrong" if _contradicts_itself(answer, gold) else "ok"
+
+
+def _rounded(exact: str, rounded: str, gold_text: str, known: tuple[str, str, list]) -> str:
+    """The status of a number and its rounding, of which either may be the answer."""
+    if not exact.strip() or PATTERN.NAME.fullmatch(exact):
+        return _compared(rounded.strip(), gold_text, known) if "." in rounded else "unparsed"
+    sides = [side.strip() for side in (exact, rounded)]
+    cores = [(_parts(side) or ("", ""))[0].rpartition("=")[2] for side in sides]
+    numbers = [reading for core in cores for reading in _parsed(core)[:1] if _is_number(reading)]
+    if len(numbers) < 2 or _differ(*numbers):
+        return "unparsed"
+    return "ok" if "ok" in {_compared(side, gold_text, known) for side in sides} else "wrong"
 
 
 def _note_shortages(module: Any, name: str, shortages: list[MemoryError]) -> None:

@@ -133,8 +133,7 @@ def changes(core: str, unit: str) -> bool:
     >>> changes("42", "red balls"), changes("42", "mln"), changes("1", "way")
     (False, True, False)
     """
-    # In another script nobody can say what a word does.
-    is_known = all(letter.isascii() or letter in "€£¥₹¢元µμΩ°Å" for letter in unit)
+    is_known = PATTERN.LETTERS.fullmatch(unit)
     if BOXES.CHANGES.search(unit) or not is_known or re.search(r"[?!]|\A\^\{?-?\d", unit):
         return True
     # What is counted is a plural: the last word in front of "per", "of" and the like.
@@ -143,7 +142,8 @@ def changes(core: str, unit: str) -> bool:
     word = noun[-1].strip(".,()") if noun else "s"
     # The case of a single letter counts: g is a gram, and G may be giga.
     word = word if len(word) == 1 else word.lower()
-    return bool(is_many and word.isalpha() and not word.endswith("s") and word not in COUNTED)
+    is_singular = re.fullmatch("[A-Za-z]*[A-Za-rt-z]", word) and word not in COUNTED
+    return bool(is_many and is_singular)
 
 
 def unit_of(unit: str) -> str:
@@ -189,6 +189,7 @@ def form(text: str) -> tuple | None:
     text = re.sub(r"\\[,;: ]", " ", PATTERN.IN_TEXT.sub(r" \1 ", text))
     text = re.sub(r"\A(-?)\\?([$€£¥₹])\s?([0-9.,]+)\Z", r"\1\3 \2", text)
     text = " ".join(PATTERN.FEET.sub(r"\1 ft \2 in", text).split())
+    text = re.sub(r"(?i)\A(?:an?|the) (?=[a-z]{3})", "", text)
     if PATTERN.WORDS_ALONE.fullmatch(text):
         # A letter may be an unknown, of which capitals count.
         letter = text.strip("()")
