@@ -199,8 +199,8 @@ def _cues(sentence: str) -> list[re.Match]:
         return cues
     # "Answer: She pays 5 dollars." has a sentence of its own behind the mark.
     between = sentence[named[-1].end() : cues[-1].start()]
-    is_own = re.match(r"\W*[A-Z][a-z]+\s[a-z]", between) and not PATTERN.DENIED.search(between)
-    return cues if is_own else named
+    is_own = re.match(r"\W*(?:[A-Z][a-z]+\s[a-z]\D*|(?:There|They|She|He|It)\s)\Z", between)
+    return cues if is_own and not PATTERN.DENIED.search(between) else named
 
 
 def without_mark(answer: str) -> str:
