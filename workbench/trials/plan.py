@@ -144,8 +144,7 @@ def group_costs(table: pd.DataFrame, length: float, machine: Any) -> np.ndarray:
 
     table: n and no_gradient in each row; length: mean tokens of a response.
     """
-    # A group of one has no gradient, but for rounding.
-    # Of one rollout no group is mixed, but for rounding.
+    # A group of one rollout is never mixed, but for rounding.
     n, mixed = table["n"], (1 - table["no_gradient"]).clip(lower=0).round(12)
     counts = {"rollouts": n, "selected": n, "trained": n * mixed}
     tokens = {TOKENS[name]: count * length for name, count in counts.items()}
