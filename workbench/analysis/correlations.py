@@ -38,7 +38,8 @@ def score_correlations(frame: pd.DataFrame, windows: int | Sequence[int] = 5) ->
     CBS (arXiv 2602.08499), figure 9.
     """
     scored_in = _scored_in(frame)
-    frame, scored_in = (each[frame["score"].notna()] for each in (frame, scored_in))
+    is_scored = frame["score"].notna()
+    frame, scored_in = frame[is_scored], scored_in[is_scored]
     names = [name for name in frame if name.startswith("feature_")]
     rows = {}
     for first, last in _stretches(scored_in, windows):

@@ -140,13 +140,19 @@ def chains(
     ValueError
         For unknown names and levels, and where there are fewer than n such problems.
     """
-    # The arguments as they were given, which is what a manifest records.
-    config: dict[str, Any] = {"family": "chains", **locals()}
     levels = checked_levels(levels, LEVELS)
-    config["levels"] = list(levels)
     one_of("split", split, SPLITS)
     one_of("regime", regime, REGIMES)
     one_of("base", base, ERROR_RATES)
+    config = {
+        "family": "chains",
+        "n": n,
+        "levels": list(levels),
+        "seed": seed,
+        "split": split,
+        "regime": regime,
+        "base": base,
+    }
     if n is not None:
         whole_number("n", n, 1, MOST_PROBLEMS)
         found = _distinct(n, tuple(levels), seed, split, regime, base)

@@ -36,9 +36,6 @@ def reasoning_gym(
     Gold answers are the stored ones and are compared by the lab's verifier. The task's own scorer
     is never called, since some of them evaluate what a model wrote.
     """
-    # The arguments as they were given, which is what a manifest records.
-    config: dict[str, Any] = {"family": "reasoning_gym", **locals()}
-    config |= config.pop("options")
     whole_number("n", n, 1, MOST_PROBLEMS)
     one_of("split", split, SPLITS)
     instance_of("instruction", instruction, str, "'\\nGive the answer alone.'")
@@ -70,4 +67,13 @@ def reasoning_gym(
         raise ValueError(
             f"n={n}: {name} has only {len(found)} distinct {split} problems among {size} draws"
         )
+    config = {
+        "family": "reasoning_gym",
+        "name": name,
+        "n": n,
+        "seed": seed,
+        "split": split,
+        "instruction": instruction,
+        **options,
+    }
     return Pool(found.values(), config)

@@ -137,11 +137,17 @@ def from_file(
     FileNotFoundError
         When there is no such file.
     """
-    options = {name: value for name, value in locals().items() if name not in ("path", "verifier")}
     file = Path(path)
     if file.suffix not in KINDS:
         raise ValueError(f"path={str(path)!r}: a file ending in {', '.join(KINDS)} is needed")
     check_size(file)
+    options: dict[str, Any] = {
+        "prompt": prompt,
+        "answer": answer,
+        "level": level,
+        "template": template,
+        "repeated": repeated,
+    }
     try:
         pool = from_rows(KINDS[file.suffix](file), verifier=verifier, **options)
     except (ValueError, csv.Error, RecursionError) as error:

@@ -43,6 +43,8 @@ WIDTH = 7.0  # inches
 HEIGHT = 3.6
 NARROW = 5.0  # inches, below which a legend has no room beside the axes
 SHORT = 27  # letters of a label that has room at the end of a line even there
+LETTER, LINE = 0.55, 1.6  # width of a letter and height of a line, in heights of the letters
+OF_HANDLE = 7  # letters' room that the mark of an entry in a legend takes
 LABEL_GAP = 0.075  # of the height of the axes, between labels at the ends of lines
 TITLE_LETTERS = 72  # in a line of the title of a whole figure
 
@@ -217,41 +219,57 @@ def finish(
         return
     whole: Any = ax.get_figure(root=True)
     alone = len(whole.axes) == 1
-    handles, names = ax.get_legend_handles_labels()
-    lengths = sorted(map(len, names))
-    # Inches: of a letter and of a line; a handle takes the room of seven letters.
-    letter, line = (share * plt.rcParams["font.size"] / 72 for share in (0.55, 1.6))
     narrow = is_narrow(ax)
-    fits = legend == "direct" and max(lengths, default=0) <= SHORT
-    if narrow and alone and not fits:
+    names = ax.get_legend_handles_labels()[1]
+    longest = max(map(len, names), default=0)
+    if narrow and alone and not (legend == "direct" and longest <= SHORT):
         legend = "outside"
-    share = 0.95 if narrow else 0.45
-    most = max(int(share * ax.figure.bbox.width / ax.figure.dpi / letter) - 7, 9)
-    texts = [wrapped(name, most) for name in names]
-    needed = line * sum(text.count("\n") + 1 for text in texts)
+    needed = 0.0  # inches of height that labels and axes take together
     if legend == "direct":
         label_ends(ax)
-        needed = 0.8 * line * len(names) + 0.9
-    elif legend == "outside" and narrow:
-        # Beside narrow axes it would leave no room for them, and without a layout be cut off.
-        whole.set_layout_engine("constrained")
-        ax.figure.legend(handles, texts, loc="outside lower left", frameon=False)
-        needed += 1.6
+        needed = 0.8 * inches(LINE) * len(names) + 0.9
     elif legend == "outside":
-        ax.legend(handles, texts, loc="center left", bbox_to_anchor=(1, 0.5))
+        needed = _legend_outside(ax, narrow)
     elif legend == "above":
-        # The legend stands where the title would, so the title moves up by its rows.
-        # A layout makes the axes a little wider than they are now.
-        room = 1.15 * ax.bbox.width / ax.figure.dpi / letter
-        columns = 4
-        while columns > 1 and sum(lengths[-columns:]) + 7 * columns > room:
-            columns -= 1
-        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2)
-        ax.set_title(ax.get_title("left"), pad=8 + 16 * -(-len(names) // columns))
-        needed = 0
+        _legend_above(ax)
     # A figure grows with its labels where they would leave no room for the axes.
     if alone and whole.get_figheight() < needed:
         whole.set_figheight(needed + 0.5)
+
+
+def _legend_outside(ax: Axes, narrow: bool) -> float:
+    """A legend beside the axes, or below narrow ones; the height in inches that it needs."""
+    handles, names = ax.get_legend_handles_labels()
+    width = (0.95 if narrow else 0.45) * ax.figure.bbox.width / ax.figure.dpi
+    letters = max(int(width / inches(LETTER)) - OF_HANDLE, 9)
+    texts = [wrapped(name, letters) for name in names]
+    height = inches(LINE) * sum(text.count("\n") + 1 for text in texts)
+    if not narrow:
+        ax.legend(handles, texts, loc="center left", bbox_to_anchor=(1, 0.5))
+        return height
+    # Beside narrow axes it would leave no room for them, and without a layout be cut off.
+    whole: Any = ax.get_figure(root=True)
+    whole.set_layout_engine("constrained")
+    ax.figure.legend(handles, texts, loc="outside lower left", frameon=False)
+    return height + 1.6
+
+
+def _legend_above(ax: Axes) -> None:
+    """A legend where the title would stand, in as many columns as fit; the title moves up."""
+    lengths = sorted(map(len, ax.get_legend_handles_labels()[1]))
+    # A layout makes the axes a little wider than they are now.
+    room = 1.15 * ax.bbox.width / ax.figure.dpi / inches(LETTER)
+    columns = 4
+    while columns > 1 and sum(lengths[-columns:]) + OF_HANDLE * columns > room:
+        columns -= 1
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2)
+    rows = -(-len(lengths) // columns)
+    ax.set_title(ax.get_title("left"), pad=8 + 16 * rows)
+
+
+def inches(share: float) -> float:
+    """A share of the height of the letters, in inches."""
+    return float(share * plt.rcParams["font.size"] / 72)
 
 
 def is_narrow(ax: Axes) -> bool:

@@ -52,7 +52,8 @@ OF_TEMPLATE = 2**16  # tokens that a server may put around a prompt, at most
 NEWER_LIMIT = "max_completion_tokens"
 ABOVE_ONE = 1e-3  # how far rounding may bring the logarithm of a probability above 0
 LARGEST_SEED = 2**31  # the seeds that every server takes are below
-REPEATS = 16  # second and later responses to prompts that are not all the same by chance
+# Second and later responses to prompts, from which on they are not all the same by chance.
+REPEATS = 16
 
 
 class ServerError(OSError):
@@ -113,7 +114,8 @@ class Server:
     @property
     def address(self) -> str:
         """What the path of every request begins with."""
-        return self.url.rstrip("/") + ("" if urlsplit(self.url).path.strip("/") else "/v1")
+        has_path = urlsplit(self.url).path.strip("/")
+        return self.url.rstrip("/") + ("" if has_path else "/v1")
 
     def ask(
         self,
@@ -210,7 +212,8 @@ class Server:
         def choice_of(body: Any, answer: Any) -> Any:
             [choice] = answer["choices"]
             # Anything else is no whole response, and would be rewarded as a short one.
-            if (reason := choice["finish_reason"]) not in ("stop", "length"):
+            reason = choice["finish_reason"]
+            if reason not in ("stop", "length"):
                 raise ServerError(f"{self.url}: a response was ended by {brief(reason)}")
             return read(body, choice, answer["usage"])
 
@@ -286,7 +289,7 @@ def _count(name: str, usage: Any, most: int, least: int = 0) -> int:
     """A number of tokens that a server says it has used."""
     number = usage[name]
     if type(number) is not int or not least <= number <= most:
-        raise Nonsense(f"usage.{name} is {brief(number)}; {int(least)} to {most} are possible")
+        raise Nonsense(f"usage.{name} is {brief(number)}; {least} to {most} are possible")
     return number
 
 
@@ -387,7 +390,8 @@ class ServedPolicy:
             begun = "" if is_chat else opened_thought(body["prompt"])
             text = _text("its content" if is_chat else "its text", text)
             # Some servers fill in zeros where they have not counted.
-            length = _count("completion_tokens", usage, sampling.max_new_tokens, bool(text))
+            least = 1 if text else 0
+            length = _count("completion_tokens", usage, sampling.max_new_tokens, least)
             asked = _count("prompt_tokens", usage, len(json.dumps(body)) + OF_TEMPLATE)
             return begun + text, length, asked, choice["finish_reason"] == "length"
 
@@ -401,8 +405,9 @@ class ServedPolicy:
             self.limit = NEWER_LIMIT
             return self.generate(prompts, counts, sampling, seed)
         texts, lengths, of_prompts, truncated = zip(*answers) if answers else ((),) * 4
-        distinct = set(zip(batch.owner, texts))
-        if sampling.temperature and len(distinct) == len(set(batch.owner)) <= len(texts) - REPEATS:
+        asked = len(set(batch.owner.tolist()))
+        are_same = len(set(zip(batch.owner.tolist(), texts))) == asked
+        if sampling.temperature > 0 and are_same and len(texts) - asked >= REPEATS:
             warnings.warn(
                 f"temperature: all responses of {self.name} to a prompt are the same, as where a "
                 "server leaves the temperature, or the seed of each request, unread",

@@ -234,6 +234,7 @@ class Processes:
         self._starter.shutdown()
         for _, process in self.running.values():
             process.kill()
+        for _, process in self.running.values():
             process.join()
 
 
